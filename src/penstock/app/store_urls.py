@@ -65,7 +65,10 @@ def is_memory_url(url: str) -> bool:
 
 
 def readable_url(url: str) -> str:
-    """Return a URL for reading a store: with `mode=ro` if it is a SQLite file that this process may not write."""
+    """Return a URL that opens a store as it is: a Postgres store is not migrated, and a SQLite file that this process
+    may not write gets `mode=ro`."""
+    if url.startswith(tuple(f"{scheme}:" for scheme in POSTGRES_SCHEMES)):
+        return f"{url}{'&' if '?' in url else '?'}migrate=no"  # the last one counts
     if not url.startswith("sqlite:") or is_read_only(url) or (path := sqlite_path(url)) == ":memory:":
         return url
     return url if is_writable(path) or not os.path.exists(path) else f"{url.partition('?')[0]}?mode=ro"

@@ -37,7 +37,7 @@ def build_store_app(common: CommonOptions, clock: Clock | None = None) -> App:
     refuse_memory_store(common)
     if common.dir is not None:
         check_dir(common.dir)
-    app = App(_fall_back_to_read_only(common).url, handlers=(), clock=clock)
+    app = App(_open_as_it_is(common).url, handlers=(), clock=clock)
     configure_logging(app.settings, verbose=False)
     _check_store_exists(app)
     return app
@@ -49,7 +49,7 @@ def build_admin_app(common: CommonOptions) -> App:
     settings = Settings.load({"url": common.url, "dir": common.dir})
     if common.dir is None and not Path(settings.dir).is_dir():
         return build_store_app(common)
-    app = build_worker_app(_fall_back_to_read_only(common))
+    app = build_worker_app(_open_as_it_is(common))
     _check_store_exists(app)
     return app
 
@@ -115,8 +115,8 @@ def check_dir(dir: str) -> None:
         raise ConfigError(f"there is no folder {dir!r} here: change to your project, or set --dir to the worker files")
 
 
-def _fall_back_to_read_only(common: CommonOptions) -> CommonOptions:
-    """Open a SQLite file that cannot be written as read-only, so that it can still be inspected."""
+def _open_as_it_is(common: CommonOptions) -> CommonOptions:
+    """Create no tables in Postgres, and open a SQLite file that cannot be written as read-only."""
     url = Settings.load({"url": common.url}).url
     readable = readable_url(url)
     return common if readable == url else replace(common, url=readable)
@@ -124,5 +124,5 @@ def _fall_back_to_read_only(common: CommonOptions) -> CommonOptions:
 
 def _check_store_exists(app: App) -> None:
     url = app.settings.url
-    if url.startswith("sqlite:") and not Path(path := sqlite_path(url)).exists():
+    if url.startswith("sqlite:") and not ((path := Path(sqlite_path(url))).exists() and path.stat().st_size):
         raise NotFound(f"there is no store at {path}: nothing has run here yet, or --url is wrong")

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 
 from ...app import App
 from ...app.diagnosis import Check, check_versions, diagnose, failed_check
-from ...app.store_urls import readable_url, sqlite_path
+from ...app.store_urls import is_read_only, readable_url, sqlite_path
 from ...core.errors import PenstockError
 from ...handlers.discovery import LoadProblem
 from ...settings import Settings
@@ -69,7 +69,7 @@ async def _diagnose(common: CommonOptions) -> list[Check]:
         checks = [failed if one.name == failed.name else one for one in await diagnose(App(url, handlers=()))]
     else:
         checks = await diagnose(app)
-    if url != settings.url:
+    if is_read_only(url) and not is_read_only(settings.url):
         checks.insert(3, _check_permissions(sqlite_path(url)))
     return checks
 

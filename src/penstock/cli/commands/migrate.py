@@ -8,6 +8,7 @@ from ...app import App
 from ...app.store_urls import mask, open_store
 from ...core.clock import SystemClock
 from ...ports.store import Migratable
+from ...settings import Settings
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json
 from ..session import build_store_app
@@ -17,12 +18,13 @@ from ..tables import pluralize
 def migrate(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
     """Create or update the tables of a Postgres store; needs a role that is allowed to.
 
-    Opening a store does the same unless its URL has `migrate=no`. Other stores
-    have no migrations.
+    A command that starts work does the same unless its URL has `migrate=no`.
+    Commands that read or change existing work never do. Other stores have no
+    migrations.
     """
     app = build_store_app(common)
     applied = asyncio.run(_migrate(app))
-    where = mask(app.settings.url)
+    where = mask(Settings.load({"url": common.url}).url)
     if common.json:
         print_json({"url": where, "applied": applied})
     elif applied is None:

@@ -346,6 +346,11 @@ SELECT count(c.oid) FROM pg_catalog.pg_namespace AS n
 LEFT JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = 'schema_versions'
 WHERE n.nspname = $1 GROUP BY n.oid;
 
+-- name: schemas_in_use
+SELECT n.nspname FROM pg_catalog.pg_namespace AS n
+JOIN pg_catalog.pg_class AS v ON v.relnamespace = n.oid AND v.relname = 'schema_versions'
+JOIN pg_catalog.pg_class AS u ON u.relnamespace = n.oid AND u.relname = 'enlisted_units' ORDER BY n.nspname;
+
 -- name: create_schema
 CREATE SCHEMA IF NOT EXISTS {schema};
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from ...core.errors import StoreError
+from ...core.near_match import near_matches
 from .address import Address
 from .connection import Connection
 from .statements import Statements, functions, migrations
@@ -19,8 +20,20 @@ async def prepare(connection: Connection, sql: Statements, address: Address) -> 
     """Apply the missing migrations when a store is opened, unless the URL forbids it."""
     applied = await _applied(connection, sql)
     if len(applied) < len(migrations()) and not address.migrate:
-        raise StoreError(f"{address.shown} is not set up for this version of Penstock: run `penstock migrate`")
+        raise await _not_set_up(connection, sql, address)
     return await migrate(connection, sql, address)
+
+
+async def _not_set_up(connection: Connection, sql: Statements, address: Address) -> StoreError:
+    """Return the error for a schema without our tables, with the schemas of this database that have them."""
+    others = [row[0] for row in await connection.fetch(sql.schemas_in_use) if row[0] != sql.schema]
+    if near := near_matches(sql.schema, others):
+        hint = f"did you mean schema={near[0]}? Or"
+    else:
+        hint = f"Penstock's tables are in {', '.join(others)}; or" if others else ""
+    return StoreError(
+        f"{address.shown} is not set up for this version of Penstock: {f'{hint} run `penstock migrate`'.strip()}"
+    )
 
 
 async def migrate(connection: Connection, sql: Statements, address: Address) -> list[int]:

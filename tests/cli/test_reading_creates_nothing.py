@@ -1,0 +1,99 @@
+"""Commands that only read create nothing: no file, no table, no key. A new command is covered unless it is listed here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from test_every_command import EVERY, NO_STORE, call_of
+
+import postgres_server
+import redis_server
+
+STARTS_WORK = {"run", "start", "worker", "dev", "emit", "enqueue", "schedules add", "import", "import pgboss"}
+STARTS_WORK |= {"outbox relay", "migrate"}
+CHANGES = {"fire", "state set", "state delete"}
+CHANGES |= {f"runs {verb}" for verb in ("pause", "resume", "cancel", "retry", "replay", "fork")}
+CHANGES |= {f"queues {verb}" for verb in ("pause", "resume", "drain")}
+CHANGES |= {f"jobs {verb}" for verb in ("retry", "remove", "promote")}
+CHANGES |= {f"dlq {verb}" for verb in ("redrive", "discard")}
+CHANGES |= {f"schedules {verb}" for verb in ("pause", "resume", "remove", "run-now")}
+READS = sorted(EVERY.keys() - NO_STORE - STARTS_WORK - CHANGES)
+NEED_A_STORE = sorted(EVERY.keys() - NO_STORE - STARTS_WORK)  # without one there is nothing to change either
+
+
+class Place:
+    """A store that nobody has set up, its URL, and all that is there."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self._kind, self._folder = kind, folder
+        urls = {"redis": redis_server.url, "postgres": postgres_server.url}
+        self.url = urls[kind]() if kind in urls else "sqlite:///.penstock/penstock.db"
+
+    def contents(self) -> object:
+        """Return the names and contents of files or keys, or the tables of every schema and their sizes."""
+        if self._kind == "redis":
+            with closing(redis.Redis.from_url(self.url)) as client:
+                return {key: client.dump(key) for key in client.scan_iter()}
+        if self._kind == "postgres":
+            objects = "SELECT n.nspname, c.relname FROM pg_namespace n LEFT JOIN pg_class c ON c.relnamespace = n.oid"
+            return sorted(map(str, postgres_server.server().do(objects)))
+        return {
+            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(self._folder.glob(".penstock/*.db"))
+        }
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def place(request: pytest.FixtureRequest, project: Path) -> Place:
+    return Place(request.param, project)
+
+
+def test_the_lists_name_commands_that_exist() -> None:
+    assert {"runs list", "events", "tail", "waits list", "jobs list", "dlq show", "doctor", "check"} <= set(READS)
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reading_a_store_that_is_not_set_up(penstock: Callable, place: Place, name: str) -> None:
+    before = place.contents()
+    penstock(*call_of(name), "--url", place.url)
+    assert place.contents() == before
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reading_a_store_with_work(penstock: Callable, place: Place, name: str) -> None:
+    assert penstock("run", "greet", "--key", "some-id", "--input", '"Ada"', "--url", place.url).code == 0
+    before = place.contents()
+    penstock(*call_of(name), "--url", place.url)
+    assert place.contents() == before
+
+
+@pytest.mark.parametrize("name", NEED_A_STORE)
+def test_a_mistyped_schema_is_named_with_the_near_one(penstock: Callable, name: str) -> None:
+    right = postgres_server.server().url("orders_of_the_shop")
+    assert penstock("migrate", "--url", right).code == 0
+    answer = penstock(*call_of(name), "--url", right.replace("of_the", "of_teh"))
+    assert answer.code == 2
+    said = " ".join((answer.out + answer.err).split())
+    assert f"{urlsplit(right).path} (schema orders_of_teh_shop) is not set up for this version of Penstock" in said
+    assert "did you mean schema=orders_of_the_shop?" in said
+    assert "run `penstock migrate`" in said
+
+
+def test_an_empty_file_is_no_store(penstock: Callable, project: Path) -> None:
+    (project / "empty.db").touch()
+    answer = penstock("runs", "--url", "sqlite:///empty.db")
+    assert answer.code == 2
+    assert "there is no store at empty.db" in answer.err
+    assert not (project / "empty.db").stat().st_size
+
+
+def test_writers_create_what_they_need(penstock: Callable, place: Place) -> None:
+    before = place.contents()
+    assert penstock("start", "greet", "--url", place.url).code == 0
+    assert place.contents() != before

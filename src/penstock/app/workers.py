@@ -53,6 +53,7 @@ def start_service(run: Callable[[], Coroutine[Any, Any, None]], name: str) -> as
 
 
 SWEEP_INTERVAL_S = 60.0
+SWEEP_REST_FACTOR = 9  # the sweep takes at most a tenth of the store's time
 KEEP_DELIVERIES = 100  # finished delivery jobs; every event that a step waits for makes one
 
 
@@ -266,11 +267,12 @@ class Workers:
                 log.warning("cannot apply retention, retrying later: %s", problem)
 
     async def _sweep_all(self) -> None:
-        """Sweep in small batches with pauses between them: work goes first."""
-        removed = {"runs": 1}
+        """Sweep in small batches. After each, rest several times as long as it took: work goes first."""
+        loop, removed = asyncio.get_running_loop(), {"runs": 1}
         while any(removed.values()):
+            began = loop.time()
             removed = await self._store.sweep(self._retention())
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(SWEEP_REST_FACTOR * (loop.time() - began))
 
     def _retention(self) -> Retention:
         now, settings = self._clock.now_ms(), self._settings

@@ -131,7 +131,7 @@ class EventLog(Protocol):
         ...
 
     async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
-        """Remove the oldest events beyond `keep` or older than `before_ms`, and return how many."""
+        """Remove the oldest events beyond `keep` or older than `before_ms`, in batches, and return how many."""
         ...
 
 
@@ -442,7 +442,12 @@ class Housekeeping(Protocol):
     """Retention, and facts about the store."""
 
     async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
-        """Remove one batch; return how many runs, jobs, events and states were removed. Open work is never removed."""
+        """Remove one batch in short transactions: at most `limit` runs, jobs, events, states and others (smaller rows).
+
+        Return how many of each, oldest first. Until all are 0, call again. Open work is never removed. A run that owns
+        more than a batch goes in several. A call that finds nothing to remove takes as long in a large store as in a
+        small one.
+        """
         ...
 
     async def describe(self) -> dict[str, Any]:

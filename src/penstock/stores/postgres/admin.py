@@ -105,6 +105,7 @@ async def _forget(
     connection: Connection, sql: Statements, scopes: list[str], ids: list[str], now: int | None
 ) -> set[str]:
     await connection.execute(sql.forget_scopes, scopes)
+    await connection.execute(sql.free_dedupe_keys, ids)
     return await children.drop(connection, sql, now, ids)
 
 

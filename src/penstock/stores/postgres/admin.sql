@@ -43,12 +43,12 @@ JOIN penstock.streams AS s ON s.sid = e.sid;
 -- name: stream_names
 SELECT name FROM penstock.streams WHERE name > $1 AND name >= $2 AND name < $3 ORDER BY name LIMIT $4;
 
--- name: trim_by_seq
-DELETE FROM penstock.events WHERE sid = $1 AND seq <= $2;
-
--- name: trim_by_time
-DELETE FROM penstock.events WHERE sid = $1 AND seq <= coalesce(
-  (SELECT max(seq) FROM penstock.events WHERE sid = $1 AND ms < $2), 0);
+-- name: trim
+-- Times never go back within a stream, so both limits remove its oldest events. The first one is read alone: mostly it stays.
+DELETE FROM penstock.events WHERE sid = $1 AND seq <= (
+  SELECT max(f.seq) FROM (SELECT seq, ms FROM penstock.events WHERE sid = $1 ORDER BY seq LIMIT $4) AS f
+  WHERE f.seq <= $2 OR f.ms < $3)
+  AND (SELECT o.seq <= $2 OR o.ms < $3 FROM penstock.events AS o WHERE o.sid = $1 ORDER BY o.seq LIMIT 1);
 
 -- name: run
 SELECT id, version, flow, status, closed, created, updated, record, kind FROM penstock.runs WHERE id = $1;
@@ -262,31 +262,30 @@ SELECT key, value, version, expires FROM penstock.states
 WHERE key > $1 AND key >= $2 AND key < $3 AND (expires IS NULL OR expires > (SELECT penstock.now_ms($4)))
 ORDER BY key LIMIT $5;
 
--- name: old_runs
-SELECT r.id FROM penstock.runs AS r WHERE r.closed AND r.created < $1 AND r.updated < $1
-  AND NOT EXISTS (SELECT 1 FROM penstock.jobs AS j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id
-                  AND j.state = 2 AND j.lease > $2)
-ORDER BY r.created LIMIT $3 FOR UPDATE OF r SKIP LOCKED;
+-- name: last_surplus_run
+SELECT ended, id FROM penstock.runs WHERE ended IS NOT NULL ORDER BY ended DESC, id DESC LIMIT 1 OFFSET $1;
 
--- name: surplus_runs
-SELECT r.id FROM penstock.runs AS r WHERE r.closed
-  AND (r.created, r.id) <= (
-    SELECT created, id FROM penstock.runs WHERE closed ORDER BY created DESC, id DESC LIMIT 1 OFFSET $1)
-  AND NOT EXISTS (SELECT 1 FROM penstock.jobs AS j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id
-                  AND j.state = 2 AND j.lease > $2)
-ORDER BY r.created, r.id LIMIT $3 FOR UPDATE OF r SKIP LOCKED;
+-- name: old_runs
+SELECT r.id FROM penstock.runs AS r WHERE r.ended IS NOT NULL AND (r.ended, r.id) <= ($1, $2) AND r.id NOT IN (
+  SELECT j.run FROM penstock.jobs AS j WHERE j.state = 2 AND j.lease > $3 AND j.run IS NOT NULL)
+ORDER BY r.ended, r.id LIMIT $4 FOR UPDATE OF r SKIP LOCKED;
+
+-- name: run_kinds
+SELECT id, kind FROM penstock.runs WHERE id = ANY ($1);
 
 -- name: forget_runs
-DELETE FROM penstock.runs WHERE id = ANY ($1) RETURNING id, kind;
+DELETE FROM penstock.runs WHERE id = ANY ($1);
 
--- name: forget_run_jobs
-DELETE FROM penstock.jobs AS j USING unnest($1::text[]) AS g (run)
-WHERE j.id > g.run || '.' AND j.id < g.run || '/' AND j.run = g.run;
+-- name: run_jobs
+SELECT j.pk, coalesce(j.scope, j.id) FROM unnest($1::text[]) AS g (run)
+CROSS JOIN LATERAL (SELECT pk, scope, id FROM penstock.jobs
+                    WHERE id > g.run || '.' AND id < g.run || '/' AND run = g.run LIMIT $2) AS j LIMIT $2;
 
--- name: forget_run_memos
-DELETE FROM penstock.memos WHERE scope IN (
-  SELECT coalesce(j.scope, j.id) FROM unnest($1::text[]) AS g (run)
-  JOIN penstock.jobs AS j ON j.id > g.run || '.' AND j.id < g.run || '/' AND j.run = g.run);
+-- name: forget_jobs
+DELETE FROM penstock.jobs WHERE pk = ANY ($1);
+
+-- name: forget_memos
+DELETE FROM penstock.memos WHERE scope = ANY ($1);
 
 -- name: run_triggers
 SELECT id FROM penstock.waits WHERE run = ANY ($1) AND kind = 'trigger';
@@ -295,11 +294,15 @@ SELECT id FROM penstock.waits WHERE run = ANY ($1) AND kind = 'trigger';
 DELETE FROM penstock.waits WHERE run = ANY ($1);
 
 -- name: forget_run_states
-DELETE FROM penstock.states AS s USING unnest($1::text[]) AS g (run)
-WHERE s.key >= 'run/' || g.run || '/' AND s.key < 'run/' || g.run || '0';
+DELETE FROM penstock.states WHERE key = ANY (ARRAY(
+  SELECT s.key FROM unnest($1::text[]) AS g (run) JOIN penstock.states AS s
+    ON s.key >= 'run/' || g.run || '/' AND s.key < 'run/' || g.run || '0' LIMIT $2));
 
 -- name: forget_events
-DELETE FROM penstock.events WHERE sid IN (SELECT sid FROM penstock.streams WHERE name = ANY ($1));
+DELETE FROM penstock.events WHERE (sid, seq) IN (
+  SELECT e.sid, e.seq FROM penstock.streams AS s
+  CROSS JOIN LATERAL (SELECT sid, seq FROM penstock.events WHERE sid = s.sid ORDER BY seq LIMIT $2) AS e
+  WHERE s.name = ANY ($1) LIMIT $2);
 
 -- name: forget_streams
 DELETE FROM penstock.streams WHERE name = ANY ($1);
@@ -307,28 +310,29 @@ DELETE FROM penstock.streams WHERE name = ANY ($1);
 -- name: queue_names
 SELECT name FROM penstock.queues ORDER BY name;
 
+-- name: last_surplus_job
+SELECT finished, pk FROM penstock.jobs WHERE queue = $1 AND state >= 4 AND run IS NULL
+ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET $2;
+
 -- name: old_jobs
 DELETE FROM penstock.jobs WHERE pk IN (
-  SELECT pk FROM penstock.jobs
-  WHERE queue = $1 AND state IN (4, 5, 6) AND state >= 4 AND finished < $2 AND run IS NULL
-  LIMIT $3 FOR UPDATE SKIP LOCKED)
-RETURNING coalesce(scope, id), id;
-
--- name: surplus_jobs
-DELETE FROM penstock.jobs WHERE pk IN (
-  SELECT pk FROM penstock.jobs WHERE queue = $1 AND state >= 4 AND run IS NULL AND (finished, pk) <= (
-    SELECT finished, pk FROM penstock.jobs WHERE queue = $1 AND state >= 4 AND run IS NULL
-    ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET $2)
-  LIMIT $3 FOR UPDATE SKIP LOCKED)
+  SELECT pk FROM penstock.jobs WHERE queue = $1 AND state >= 4 AND run IS NULL AND (finished, pk) <= ($2, $3)
+  ORDER BY finished, pk LIMIT $4 FOR UPDATE SKIP LOCKED)
 RETURNING coalesce(scope, id), id;
 
 -- name: expired_dedupe_keys
 DELETE FROM penstock.dedupe_keys WHERE (queue, key) IN (
-  SELECT d.queue, d.key FROM penstock.dedupe_keys AS d LEFT JOIN penstock.jobs AS j ON j.id = d.job
-  WHERE d.until <= $1 OR (d.until IS NULL AND coalesce(j.state, 4) >= 4) LIMIT $2 FOR UPDATE OF d SKIP LOCKED);
+  SELECT queue, key FROM penstock.dedupe_keys WHERE until IS NOT NULL AND until <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED);
+
+-- name: free_dedupe_keys
+DELETE FROM penstock.dedupe_keys WHERE job = ANY ($1) AND until IS NULL;
+
+-- name: expired_rates
+DELETE FROM penstock.rates WHERE (queue, key) IN (
+  SELECT queue, key FROM penstock.rates WHERE until <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED);
 
 -- name: expired_holds
-DELETE FROM penstock.queue_holds WHERE until <= $1;
+DELETE FROM penstock.queue_holds WHERE queue IN (SELECT queue FROM penstock.queue_holds WHERE until <= $1 LIMIT $2);
 
 -- name: expired_states
 DELETE FROM penstock.states WHERE key IN (

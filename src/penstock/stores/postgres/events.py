@@ -61,17 +61,16 @@ async def stream_names(
     return [row[0] for row in rows]
 
 
-async def trim(connection: Connection, sql: Statements, stream: str, keep: int | None, before_ms: int | None) -> int:
+async def trim(
+    connection: Connection, sql: Statements, stream: str, keep: int | None, before_ms: int | None, limit: int
+) -> int:
+    """Delete up to `limit` of the oldest events of a stream. Return how many."""
     row = await connection.fetchrow(sql.stream, stream)
     if row is None:
         return 0
     sid, last = row
-    removed = 0
-    if keep is not None:
-        removed += row_count(await connection.execute(sql.trim_by_seq, sid, last - keep))
-    if before_ms is not None:
-        removed += row_count(await connection.execute(sql.trim_by_time, sid, before_ms))
-    return removed
+    surplus = last - keep if keep is not None else 0
+    return row_count(await connection.execute(sql.trim, sid, surplus, before_ms or 0, limit))
 
 
 def row_count(status: str) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...ports.store import Retention
 from ...ports.unit import DELIVERIES
+from ..batches import Batch
 from .address import Address
 from .admin import delete as delete_jobs
 from .connection import Connection
@@ -15,7 +16,7 @@ from .statements import Statements
 
 ONCE_KEPT_MS = 7 * 86_400_000
 UNITS_KEPT_MS = 86_400_000  # no commit is repeated later than this after its reply was lost
-SMALL_ROWS_FACTOR = 10  # a batch of small rows may be this many times larger
+LAST_ID, LAST_PK = "\U0010ffff", 2**62
 
 
 async def sweep(
@@ -23,82 +24,79 @@ async def sweep(
     sql: Statements,
     what: Retention,
     now: int | None,
-    limit: int,
+    batch: Batch,
     namespace: str,
     touched: set[str],
-) -> dict[str, int]:
-    """Delete one batch, each kind in its own transaction, so that no lock is held longer than needed."""
-    removed = {"runs": 0, "jobs": 0, "events": 0, "states": 0}
+) -> None:
+    """Delete one batch, oldest first, each kind in its own transaction, so that no lock is held longer than needed."""
     at = now if now is not None else await connection.fetchval(sql.now_ms)
-    async with connection.transaction():
-        expired = await _expired_runs(connection, sql, what, at, limit)
-        if expired:
-            await _forget(connection, sql, expired, namespace, removed)
+    await _sweep_runs(connection, sql, what, at, batch, namespace)
+    streams = [f"{namespace}:global"]
     for (queue,) in await connection.fetch(sql.queue_names):
         async with connection.transaction():
-            removed["jobs"] += await _sweep_queue(connection, sql, queue, what, limit, at, touched)
-        removed["events"] += await _trim(connection, sql, f"{namespace}:queue:{queue}", what)
-    removed["events"] += await _trim(connection, sql, f"{namespace}:global", what)
-    removed["states"] += row_count(await connection.execute(sql.expired_states, at, limit))
-    await connection.execute(sql.expired_dedupe_keys, at, limit * SMALL_ROWS_FACTOR)
-    await connection.execute(sql.expired_holds, at)
-    await connection.execute(sql.old_once_keys, at - ONCE_KEPT_MS, limit * SMALL_ROWS_FACTOR)
-    await connection.execute(sql.old_applied_units, at - UNITS_KEPT_MS, limit * SMALL_ROWS_FACTOR)
-    return removed
+            touched |= await _sweep_queue(connection, sql, queue, what, at, batch)
+        streams.append(f"{namespace}:queue:{queue}")
+    for stream in streams:
+        count = await trim(connection, sql, stream, what.keep_events, what.events_before, batch.room("events"))
+        batch.add("events", count)
+    await _delete(connection, sql.expired_states, at, batch, "states")
+    await _delete(connection, sql.expired_dedupe_keys, at, batch, "others")
+    await _delete(connection, sql.expired_rates, at, batch, "others")
+    await _delete(connection, sql.expired_holds, at, batch, "others")
+    await _delete(connection, sql.old_once_keys, at - ONCE_KEPT_MS, batch, "others")
+    await _delete(connection, sql.old_applied_units, at - UNITS_KEPT_MS, batch, "others")
+
+
+async def _delete(connection: Connection, statement: str, which: object, batch: Batch, kind: str) -> bool:
+    """Delete as many rows as the batch has room for. Return whether that may have been all of them."""
+    room = batch.room(kind)
+    count = row_count(await connection.execute(statement, which, room))
+    batch.add(kind, count)
+    return count < room
 
 
 async def _sweep_queue(
-    connection: Connection, sql: Statements, queue: str, what: Retention, limit: int, now: int, touched: set[str]
-) -> int:
-    removed = 0
-    if what.jobs_before is not None:
-        count, topics = await delete_jobs(connection, sql, now, sql.old_jobs, queue, what.jobs_before, limit)
-        removed += count
-        touched |= topics
-    keep = what.keep_jobs if queue != DELIVERIES else _min(what.keep_jobs, what.keep_deliveries)
-    if keep is not None:
-        count, topics = await delete_jobs(connection, sql, now, sql.surplus_jobs, queue, keep, limit)
-        removed += count
-        touched |= topics
-    return removed
+    connection: Connection, sql: Statements, queue: str, what: Retention, now: int, batch: Batch
+) -> set[str]:
+    last = ((what.jobs_before or 0) - 1, LAST_PK)
+    counts = (what.keep_jobs, what.keep_deliveries if queue == DELIVERIES else None)
+    keep = min((count for count in counts if count is not None), default=None)
+    if keep is not None and (surplus := await connection.fetchrow(sql.last_surplus_job, queue, keep)):
+        last = max(last, (surplus[0], surplus[1]))
+    count, topics = await delete_jobs(connection, sql, now, sql.old_jobs, queue, *last, batch.room("jobs"))
+    batch.add("jobs", count)
+    return topics
 
 
-async def _trim(connection: Connection, sql: Statements, stream: str, what: Retention) -> int:
-    if what.events_before is None and what.keep_events is None:
-        return 0
-    return await trim(connection, sql, stream, what.keep_events, what.events_before)
-
-
-def _min(*counts: int | None) -> int | None:
-    return min((count for count in counts if count is not None), default=None)
-
-
-async def _expired_runs(connection: Connection, sql: Statements, what: Retention, now: int, limit: int) -> list[str]:
-    runs: list[str] = []
-    if what.runs_before is not None:
-        runs = [row[0] for row in await connection.fetch(sql.old_runs, what.runs_before, now, limit)]
-    if what.keep_runs is not None and len(runs) < limit:
-        rows = await connection.fetch(sql.surplus_runs, what.keep_runs, now, limit)
-        runs += [row[0] for row in rows if row[0] not in set(runs)][: limit - len(runs)]
-    return runs
-
-
-async def _forget(
-    connection: Connection, sql: Statements, runs: list[str], namespace: str, removed: dict[str, int]
+async def _sweep_runs(
+    connection: Connection, sql: Statements, what: Retention, now: int, batch: Batch, namespace: str
 ) -> None:
-    await connection.execute(sql.forget_run_memos, runs)
-    removed["jobs"] += row_count(await connection.execute(sql.forget_run_jobs, runs))
-    triggers = [row[0] for row in await connection.fetch(sql.run_triggers, runs)]
-    await connection.execute(sql.forget_run_waits, runs)
-    removed["states"] += row_count(await connection.execute(sql.forget_run_states, runs))
-    forgotten = await connection.fetch(sql.forget_runs, runs)
-    removed["runs"] += len(forgotten)
+    last = ((what.runs_before or 0) - 1, LAST_ID)
+    if what.keep_runs is not None and (surplus := await connection.fetchrow(sql.last_surplus_run, what.keep_runs)):
+        last = max(last, (surplus[0], surplus[1]))
+    async with connection.transaction():
+        found = await connection.fetch(sql.old_runs, *last, now, batch.room("runs"))
+        if found:
+            await _forget(connection, sql, [row[0] for row in found], batch, namespace)
+
+
+async def _forget(connection: Connection, sql: Statements, runs: list[str], batch: Batch, namespace: str) -> None:
+    """Delete what runs own, then the runs. If the batch is full, the next one continues."""
+    jobs = await connection.fetch(sql.run_jobs, runs, room := batch.room("jobs"))
+    await connection.execute(sql.forget_memos, [row[1] for row in jobs])
+    await connection.execute(sql.forget_jobs, [row[0] for row in jobs])
+    batch.add("jobs", len(jobs))
+    if len(jobs) == room or not await _delete(connection, sql.forget_run_states, runs, batch, "states"):
+        return
     # The streams come last, as in commits: the same lock order avoids deadlocks.
-    streams = [f"{namespace}:{kind}:{run}" for run, kind in forgotten] + [
-        f"{namespace}:trigger:{id}" for id in triggers
-    ]
-    removed["events"] += row_count(await connection.execute(sql.forget_events, streams))
+    streams = [f"{namespace}:{kind}:{run}" for run, kind in await connection.fetch(sql.run_kinds, runs)]
+    streams += [f"{namespace}:trigger:{row[0]}" for row in await connection.fetch(sql.run_triggers, runs)]
+    if not await _delete(connection, sql.forget_events, streams, batch, "events"):
+        return
+    await connection.execute(sql.forget_run_waits, runs)
+    await connection.execute(sql.forget_runs, runs)
     await connection.execute(sql.forget_streams, streams)
+    batch.add("runs", len(runs))
 
 
 async def describe(connection: Connection, sql: Statements, address: Address, own_connections: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Receipt, Unit
+from ..batches import Batch, in_batches
 from ..change_signals import TopicSignals
 from ..run_search import search
 from ..tail import follow
@@ -199,7 +200,7 @@ class PostgresStore:
         return await self._read(events.stream_names, prefix, after, limit)
 
     async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
-        return await self._write(events.trim, stream, keep, before_ms)
+        return await in_batches(lambda limit: self._write(events.trim, stream, keep, before_ms, limit))
 
     # Runs
 
@@ -348,9 +349,10 @@ class PostgresStore:
 
     async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
         touched: set[str] = set()
-        removed = await self._write(housekeeping.sweep, what, self._now(), limit, self._namespace, touched)
+        batch = Batch(limit)
+        await self._write(housekeeping.sweep, what, self._now(), batch, self._namespace, touched)
         self._signal(touched)
-        return removed
+        return batch.removed
 
     async def describe(self) -> dict[str, Any]:
         own_connections = max(self._connections.idle, 1) + (not self.address.pooled)

@@ -26,6 +26,7 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, Committed, JobState, Unit
+from ..batches import Batch, in_batches
 from ..change_signals import TopicSignals
 from ..run_search import RunStart, search
 from ..tail import follow
@@ -202,7 +203,10 @@ class RedisStore:
         return [name.decode() for name in await self._read("streams", prefix, after, limit)]
 
     async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
-        return int(await self._admin("trim", stream, keep, before_ms))
+        async def remove(limit: int) -> int:
+            return int(await self._admin("trim", stream, keep, before_ms, limit))
+
+        return await in_batches(remove)
 
     # Runs
 
@@ -347,7 +351,7 @@ class RedisStore:
 
     async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
         removed = await self._admin("sweep", *housekeeping.sweep_arguments(what, limit))
-        return dict(zip(("runs", "jobs", "events", "states"), removed, strict=True))
+        return dict(zip(Batch.KINDS, removed, strict=True))
 
     async def describe(self) -> dict[str, Any]:
         return await housekeeping.describe(self._client)

@@ -19,12 +19,13 @@ SELECT e.pos, s.name, e.seq, e.ms, e.body FROM events e JOIN streams s ON s.sid 
 -- name: stream_names
 SELECT name FROM streams WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?;
 
--- name: trim_by_seq
-DELETE FROM events WHERE sid = ? AND seq <= ?;
+-- name: oldest_event
+SELECT seq, ms FROM events WHERE sid = ? ORDER BY seq LIMIT 1;
 
--- name: trim_by_time
-DELETE FROM events WHERE sid = ? AND seq <= coalesce(
-  (SELECT max(seq) FROM events WHERE sid = ? AND ms < ?), 0);
+-- name: trim
+-- Times never go back within a stream, so both limits remove its oldest events.
+DELETE FROM events WHERE pos IN (
+  SELECT pos FROM (SELECT pos, seq, ms FROM events WHERE sid = ?1 ORDER BY seq LIMIT ?4) WHERE seq <= ?2 OR ms < ?3);
 
 -- name: run
 SELECT id, version, flow, status, closed, created, updated, record, kind FROM runs WHERE id = ?;
@@ -166,27 +167,25 @@ SELECT key, value, version, expires FROM states WHERE key = ? AND (expires IS NU
 SELECT key, value, version, expires FROM states
 WHERE key > ? AND key >= ? AND key < ? AND (expires IS NULL OR expires > ?) ORDER BY key LIMIT ?;
 
--- name: old_runs
-SELECT id, kind FROM runs r WHERE closed = 1 AND created < ?1 AND updated < ?1
-  AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id
-                  AND j.state = 2 AND j.lease > ?2)
-ORDER BY created LIMIT ?3;
+-- name: last_surplus_run
+SELECT updated, id FROM runs INDEXED BY runs_closed WHERE closed = 1 ORDER BY updated DESC, id DESC LIMIT 1 OFFSET ?;
 
--- name: surplus_runs
-SELECT id, kind FROM runs r WHERE closed = 1
-  AND (created, id) <= (SELECT created, id FROM runs WHERE closed = 1 ORDER BY created DESC, id DESC LIMIT 1 OFFSET ?1)
-  AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id
-                  AND j.state = 2 AND j.lease > ?2)
-ORDER BY created, id LIMIT ?3;
+-- name: old_runs
+SELECT id, kind FROM runs INDEXED BY runs_closed WHERE closed = 1 AND (updated, id) <= (?1, ?2) AND id NOT IN (
+  SELECT run FROM jobs INDEXED BY jobs_active WHERE state = 2 AND lease > ?3 AND run IS NOT NULL)
+ORDER BY updated, id LIMIT ?4;
 
 -- name: delete_run
 DELETE FROM runs WHERE id = ?;
 
--- name: delete_run_jobs
-DELETE FROM jobs WHERE id > ? AND id < ? AND run = ?;
+-- name: run_jobs
+SELECT pk, coalesce(scope, id) FROM jobs WHERE id > ? AND id < ? AND run = ? LIMIT ?;
 
--- name: delete_run_memos
-DELETE FROM memos WHERE scope IN (SELECT coalesce(scope, id) FROM jobs WHERE id > ? AND id < ? AND run = ?);
+-- name: delete_job
+DELETE FROM jobs WHERE pk = ?;
+
+-- name: delete_memos
+DELETE FROM memos WHERE scope = ?;
 
 -- name: run_triggers
 SELECT id FROM waits WHERE run = ? AND kind = 'trigger';
@@ -195,25 +194,23 @@ SELECT id FROM waits WHERE run = ? AND kind = 'trigger';
 DELETE FROM waits WHERE run = ?;
 
 -- name: delete_run_state
-DELETE FROM states WHERE key >= ? AND key < ?;
+DELETE FROM states WHERE key IN (SELECT key FROM states WHERE key >= ? AND key < ? LIMIT ?);
 
 -- name: delete_events
-DELETE FROM events WHERE sid = (SELECT sid FROM streams WHERE name = ?);
+DELETE FROM events WHERE pos IN (
+  SELECT e.pos FROM streams s JOIN events e ON e.sid = s.sid WHERE s.name = ? ORDER BY e.seq LIMIT ?);
 
 -- name: delete_stream
 DELETE FROM streams WHERE name = ?;
 
+-- name: last_surplus_job
+SELECT finished, pk FROM jobs INDEXED BY jobs_ended WHERE queue = ? AND state >= 4 AND run IS NULL
+ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET ?;
+
 -- name: delete_old_jobs
 DELETE FROM jobs WHERE pk IN (
-  SELECT pk FROM jobs WHERE queue = ? AND state IN (4, 5, 6) AND state >= 4 AND finished < ? AND run IS NULL LIMIT ?)
-RETURNING coalesce(scope, id), id;
-
--- name: delete_surplus_jobs
-DELETE FROM jobs WHERE pk IN (
-  SELECT pk FROM jobs WHERE queue = ?1 AND state >= 4 AND run IS NULL AND (finished, pk) <= (
-    SELECT finished, pk FROM jobs WHERE queue = ?1 AND state >= 4 AND run IS NULL
-    ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET ?2)
-  LIMIT ?3)
+  SELECT pk FROM jobs INDEXED BY jobs_ended WHERE queue = ? AND state >= 4 AND run IS NULL AND (finished, pk) <= (?, ?)
+  ORDER BY finished, pk LIMIT ?)
 RETURNING coalesce(scope, id), id;
 
 -- name: delete_job_memos
@@ -228,11 +225,13 @@ DELETE FROM dedupes WHERE job = ?;
 
 -- name: delete_expired_dedupe_keys
 DELETE FROM dedupes WHERE (queue, key) IN (
-  SELECT d.queue, d.key FROM dedupes d LEFT JOIN jobs j ON j.id = d.job
-  WHERE d.until <= ?1 OR (d.until IS NULL AND coalesce(j.state, 4) >= 4) LIMIT ?2);
+  SELECT queue, key FROM dedupes INDEXED BY dedupes_expiring WHERE until IS NOT NULL AND until <= ? LIMIT ?);
+
+-- name: delete_expired_rates
+DELETE FROM rates WHERE (queue, key) IN (SELECT queue, key FROM rates INDEXED BY rates_by_end WHERE until <= ? LIMIT ?);
 
 -- name: delete_expired_holds
-DELETE FROM holds WHERE until <= ?;
+DELETE FROM holds WHERE queue IN (SELECT queue FROM holds WHERE until <= ? LIMIT ?);
 
 -- name: delete_expired_state
 DELETE FROM states WHERE key IN (SELECT key FROM states WHERE expires IS NOT NULL AND expires <= ? LIMIT ?);

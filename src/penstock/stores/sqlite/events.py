@@ -155,17 +155,16 @@ def stream_names(cursor: apsw.Cursor, prefix: str, after: str | None, limit: int
     return [row[0] for row in rows]
 
 
-def trim(cursor: apsw.Cursor, stream: str, keep: int | None, before_ms: int | None) -> int:
-    """Delete the oldest events of a stream. Return how many."""
+def trim(cursor: apsw.Cursor, stream: str, keep: int | None, before_ms: int | None, limit: int) -> int:
+    """Delete up to `limit` of the oldest events of a stream. Return how many."""
     row = cursor.execute(ADMIN.stream, (stream,)).fetchone()
     if row is None:
         return 0
     sid, last = row
-    removed = 0
-    if keep is not None:
-        cursor.execute(ADMIN.trim_by_seq, (sid, last - keep))
-        removed += cursor.connection.changes()
-    if before_ms is not None:
-        cursor.execute(ADMIN.trim_by_time, (sid, sid, before_ms))
-        removed += cursor.connection.changes()
-    return removed
+    oldest = cursor.execute(ADMIN.oldest_event, (sid,)).fetchone()
+    surplus = last - keep if keep is not None else 0
+    before = before_ms or 0
+    if oldest is None or (oldest[0] > surplus and oldest[1] >= before):
+        return 0
+    cursor.execute(ADMIN.trim, (sid, surplus, before, limit))
+    return cursor.connection.changes()

@@ -7,7 +7,7 @@ from typing import Any
 import apsw
 
 from ...ports.unit import KeepJobs
-from . import children
+from . import children, dedupe
 from .statements import ADMIN, COMMIT
 
 KeepLimits = dict[tuple[str, int], KeepJobs]
@@ -33,10 +33,14 @@ def delete_jobs(cursor: apsw.Cursor, sql: str, values: tuple[object, ...], now: 
 def delete_belongings(cursor: apsw.Cursor, rows: list[tuple[Any, ...]], now: int, touched: set[str]) -> None:
     """Delete what belongs to deleted jobs, given their scopes and ids.
 
-    Memos go with the last job that can read them: a redriven job reads those of the job it continues.
+    Memos go with the last job that can read them: a redriven job reads those of the job it continues. A deduplication
+    key with a time to live outlives its job.
     """
     scopes = [str(scope) for scope, _ in rows]
     for scope in scopes:
         cursor.execute(ADMIN.delete_job_memos, (scope,))
     children.delete_values(cursor, scopes)
-    touched |= children.release_parents_of_deleted(cursor, [str(id) for _, id in rows], now)
+    ids = [str(id) for _, id in rows]
+    for id in ids:
+        dedupe.release_key_without_ttl(cursor, id)
+    touched |= children.release_parents_of_deleted(cursor, ids, now)

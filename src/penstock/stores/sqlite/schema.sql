@@ -37,6 +37,7 @@ CREATE INDEX runs_by_time ON runs (created, id);
 CREATE INDEX runs_by_flow ON runs (flow, created, id);
 CREATE INDEX runs_by_status ON runs (status, created, id);
 CREATE INDEX runs_open ON runs (created) WHERE closed = 0;
+CREATE INDEX runs_closed ON runs (updated, id) WHERE closed = 1;
 
 CREATE TABLE jobs (
   pk        INTEGER PRIMARY KEY,  -- order of insertion
@@ -71,6 +72,7 @@ CREATE INDEX jobs_active ON jobs (queue, lease) WHERE state = 2;
 CREATE INDEX jobs_suspended ON jobs (queue, pk) WHERE state = 3;
 CREATE INDEX jobs_held ON jobs (queue, pk) WHERE state = -1;
 CREATE INDEX jobs_finished ON jobs (queue, state, finished) WHERE state >= 4;
+CREATE INDEX jobs_ended ON jobs (queue, finished) WHERE state >= 4 AND run IS NULL;  -- in the order retention removes them
 
 CREATE TABLE queues (
   name   TEXT PRIMARY KEY,
@@ -84,6 +86,7 @@ CREATE TABLE rates (
   used  INTEGER NOT NULL,
   PRIMARY KEY (queue, key)
 ) WITHOUT ROWID;
+CREATE INDEX rates_by_end ON rates (until);
 
 CREATE TABLE memos (
   scope TEXT NOT NULL,
@@ -161,6 +164,7 @@ CREATE TABLE dedupes (              -- deduplication keys
   PRIMARY KEY (queue, key)
 ) WITHOUT ROWID;
 CREATE INDEX dedupes_by_job ON dedupes (job);
+CREATE INDEX dedupes_expiring ON dedupes (until) WHERE until IS NOT NULL;
 
 CREATE TABLE holds (                -- queues that hand out no jobs until a time
   queue TEXT PRIMARY KEY,

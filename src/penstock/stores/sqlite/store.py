@@ -25,6 +25,7 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
+from ..batches import Batch, in_batches
 from ..change_signals import TopicSignals
 from ..run_search import search
 from ..tail import follow
@@ -111,7 +112,9 @@ class SqliteStore:
         return await self._reader.run(lambda c: events.stream_names(c, prefix, after, limit))
 
     async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
-        return await self._writer.run(lambda c: events.trim(c, stream, keep, before_ms))
+        return await in_batches(
+            lambda limit: self._writer.run(lambda c: events.trim(c, stream, keep, before_ms, limit))
+        )
 
     # Runs
 
@@ -262,8 +265,10 @@ class SqliteStore:
     # Housekeeping
 
     async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
+        now = self._clock.now_ms()
+        last = await self._reader.run(lambda c: housekeeping.last_to_delete(c, what))
         return await self._delete(
-            lambda c, touched: housekeeping.sweep(c, what, self._clock.now_ms(), limit, self._namespace, touched)
+            lambda c, touched: housekeeping.sweep(c, what, last, Batch(limit), now, self._namespace, touched)
         )
 
     async def describe(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from .search import RunSearchContract
 from .state import StateContract
 from .store_under_test import StoreUnderTest
 from .suspension import PausedRunContract, SuspensionContract
+from .sweep_batches import SweepBatchesContract
 from .tail import TailContract
 from .waits import WaitsContract
 
@@ -61,6 +62,7 @@ class StoreContract(
     SchedulesContract,
     StateContract,
     HousekeepingContract,
+    SweepBatchesContract,
     ProfileContract,
 ):
     """The complete contract of a store."""
@@ -94,6 +96,7 @@ __all__ = [
     "StoreContract",
     "StoreUnderTest",
     "SuspensionContract",
+    "SweepBatchesContract",
     "TailContract",
     "WaitsContract",
 ]

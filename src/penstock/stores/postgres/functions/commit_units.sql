@@ -279,8 +279,9 @@ BEGIN
     END LOOP;
 
     IF has_run_insert THEN
-      INSERT INTO penstock.runs (id, version, kind, flow, status, closed, paused, created, updated, unit, record)
-      SELECT run_ids[x.run], x.expected_version + 1, x.kind, x.flow, x.status, x.closed, x.paused, now, now, x.id, x.record
+      INSERT INTO penstock.runs (id, version, kind, flow, status, closed, paused, created, updated, ended, unit, record)
+      SELECT run_ids[x.run], x.expected_version + 1, x.kind, x.flow, x.status, x.closed, x.paused, now, now,
+             CASE WHEN x.closed THEN now END, x.id, x.record
       FROM unnest(units) WITH ORDINALITY AS x
       WHERE x.ordinality BETWEEN first AND last AND run_writes[x.ordinality] = 2 ORDER BY run_ids[x.run];
       FOR i IN first..last LOOP
@@ -291,6 +292,7 @@ BEGIN
     END IF;
     IF has_run_update THEN
       UPDATE penstock.runs AS k SET version = x.expected_version + 1, status = x.status, closed = x.closed,
+        ended = CASE WHEN x.closed THEN now END,
                                     paused = x.paused, updated = now, unit = x.id, record = x.record
       FROM unnest(units) WITH ORDINALITY AS x
       WHERE x.ordinality BETWEEN first AND last AND run_writes[x.ordinality] = 1 AND k.id = run_ids[x.run];

@@ -157,6 +157,7 @@ BEGIN
   IF ids IS NOT NULL THEN
     PERFORM penstock.forget_scopes(scopes);
     PERFORM penstock.drop_children(now, ids);
+    DELETE FROM penstock.dedupe_keys WHERE job = ANY (ids) AND until IS NULL;
   END IF;
 END $$;
 

@@ -101,7 +101,7 @@ function VERBS.advance()
   return 1
 end
 
-function VERBS.trim() return trim(arg(1), arg(2), arg(3)) end
+function VERBS.trim() return trim(arg(1), arg(2), arg(3), tonumber(arg(4))) end
 
 function VERBS.sweep()
   return sweep({runs_before = arg(1), keep_runs = arg(2), jobs_before = arg(3), keep_jobs = arg(4),

@@ -77,6 +77,7 @@ local function rate_budget(base, demand)
   function budget.save()
     for key in pairs(changed) do
       call('HSET', base .. 'nq:rates', key, windows[key][1] .. ' ' .. windows[key][2])
+      call('ZADD', base .. 'nq:rate_ends', windows[key][1], key) -- for the sweep
     end
   end
   return budget

@@ -62,6 +62,7 @@ local function remove_finished(unit)
     local job = call('HMGET', base .. id, 'nq:scope', 'nq:number')
     if unit and not job[2] then call('ZADD', NS .. 'units', now, unit) end
     call('ZREM', base .. state, id)
+    call('ZREM', base .. 'nq:plain', id)
     call('DEL', base .. id, base .. id .. ':logs', base .. id .. ':dependencies', base .. id .. ':processed',
       base .. id .. ':failed', base .. id .. ':unsuccessful')
     forget_queue(id)

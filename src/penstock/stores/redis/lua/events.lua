@@ -1,7 +1,7 @@
 -- Appends events. Sequence numbers have no gaps, and the time of a stream never goes back. The feed holds a reference to
--- each event, in commit order.
+-- each event, in commit order. Each event holds the position of its reference, so that both are removed together.
 local stream_heads, grown_streams, undelivered, saved_heads = {}, {}, {}, {}
-local listed_kinds, awaited_kinds = {}, {} -- kinds in the index; kinds that a wait is pending for
+local awaited_kinds = {} -- kinds that a wait is pending for
 
 -- Read the heads of many streams in one call.
 local function load_heads(streams)
@@ -36,13 +36,13 @@ local function append(stream, body, kind)
   local head = stream_head(stream)
   head.seq = head.seq + 1
   local id = head.ms .. '-' .. head.seq
-  call('XADD', stream, id, 'body', body)
   local pos = call('XADD', NS .. 'feed', '*', 'stream', stream, 'id', id)
   if not head.first then head.first = pos end
-  if kind and kind ~= '' then
+  if not kind or kind == '' then
+    call('XADD', stream, id, 'body', body, 'pos', pos)
+  else
+    call('XADD', stream, id, 'body', body, 'pos', pos, 'kind', kind)
     call('XADD', NS .. 'kinds:' .. kind, pos, 'stream', stream, 'id', id)
-    if not listed_kinds[kind] then call('SADD', NS .. 'kinds', kind) end
-    listed_kinds[kind] = true
     undelivered[#undelivered + 1] = {kind, stream, id, pos, body}
   end
   return tonumber(head.ms), head.seq

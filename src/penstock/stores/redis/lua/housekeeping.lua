@@ -1,62 +1,90 @@
--- Retention. Each call removes a small batch, so that no commit waits long.
+-- Retention. A call removes at most `limit` of each kind, oldest first, so that no commit waits long. `others` counts the
+-- entries of small lists, and pages of finished jobs that were only looked at: while one count is above 0, call again.
+local limit, removed = 0, {runs = 0, jobs = 0, events = 0, states = 0, others = 0}
 
--- Remove the oldest events beyond a count or an age. The stream head keeps counting when none is left.
-local function trim(stream, keep, before)
-  local removed = 0
-  if call('EXISTS', stream) == 0 then return 0 end
-  if keep ~= '' then removed = removed + call('XTRIM', stream, 'MAXLEN', keep) end
-  if before ~= '' then removed = removed + call('XTRIM', stream, 'MINID', before .. '-0') end
-  return removed
+local function room(kind) return math.max(limit - removed[kind], 0) end
+local function add(kind, count) removed[kind] = removed[kind] + count end
+local function is_full() return room('runs') == 0 or room('jobs') == 0 or room('events') == 0 or room('states') == 0 end
+
+-- Remove the oldest events of a stream, with the references to them. An entry holds body and pos, and a kind if waits may
+-- match it. The stream head keeps counting when no event is left.
+local function remove_events(stream, entries)
+  local positions, by_kind = {}, {}
+  for _, entry in ipairs(entries) do
+    local pos, kind = entry[2][4], entry[2][6]
+    positions[#positions + 1] = pos
+    if kind then
+      by_kind[kind] = by_kind[kind] or {}
+      table.insert(by_kind[kind], pos)
+    end
+  end
+  call_in_chunks(positions, 'XDEL', NS .. 'feed')
+  for kind, found in pairs(by_kind) do
+    local list = NS .. 'kinds:' .. kind
+    call_in_chunks(found, 'XDEL', list)
+    if call('XLEN', list) == 0 then call('DEL', list) end
+  end
+  local left = call('XLEN', stream) - #entries
+  if left > 0 then call('XTRIM', stream, 'MAXLEN', left) else call('DEL', stream) end
 end
 
-local function has_live_lease(run)
-  for _, id in ipairs(call('ZRANGE', NS .. 'run:' .. run .. ':jobs', 0, -1)) do
-    local queue = existing_queue(id)
-    local lease = queue and call('ZSCORE', base_key(queue) .. 'nq:leases', id)
-    if lease and tonumber(lease) > now then return true end
+-- Remove up to `most` of the events beyond a count or an age. Returns how many.
+local function trim(stream, keep, before, most)
+  if most == 0 then return 0 end
+  local found = {}
+  if before ~= '' and tonumber(before) > 0 then
+    found = call('XRANGE', stream, '-', '(' .. before .. '-0', 'COUNT', most)
   end
-  return false
+  local surplus = keep ~= '' and math.min(call('XLEN', stream) - tonumber(keep), most) or 0
+  if surplus > #found then found = call('XRANGE', stream, '-', '+', 'COUNT', surplus) end
+  if #found > 0 then remove_events(stream, found) end
+  return #found
 end
 
 local function delete_state(key)
   call('DEL', NS .. 'state:' .. key)
   call('ZREM', NS .. 'states', key)
   call('ZREM', NS .. 'states:due', key)
+  add('states', 1)
 end
 
+-- Returns false if the batch has no room for all its events.
 local function delete_stream(stream)
-  local removed = call('XLEN', stream)
+  add('events', trim(stream, '0', '', room('events')))
+  if call('XLEN', stream) > 0 then return false end
   call('DEL', stream)
   call('HDEL', NS .. 'stream_heads', stream)
   call('ZREM', NS .. 'streams', stream)
-  return removed
+  return true
 end
 
+-- Returns false if the batch has no room for all jobs of the run, or a worker still holds one of them.
 local function delete_run_jobs(run)
-  local removed = 0
-  for _, id in ipairs(call('ZRANGE', NS .. 'run:' .. run .. ':jobs', 0, -1)) do
+  local key = NS .. 'run:' .. run .. ':jobs'
+  if room('jobs') == 0 then return false end
+  for _, id in ipairs(call('ZRANGE', key, 0, room('jobs') - 1)) do
     local queue = existing_queue(id)
     if queue then
       local base = base_key(queue)
+      local lease = call('ZSCORE', base .. 'nq:leases', id)
+      if lease and tonumber(lease) > now then return false end
       local state, set = job_state(base, id)
       if state == 'active' then
         release_lock(base, id)
         call('LREM', base .. 'active', -1, id)
       end
       call('DEL', NS .. 'memos:' .. delete_job(base, id, set))
-      removed = removed + 1
+      add('jobs', 1)
     end
+    call('ZREM', key, id)
   end
-  return removed
+  return call('ZCARD', key) == 0
 end
 
-local function delete_run(run, removed)
-  local key = NS .. 'run:' .. run
-  removed.events = removed.events + delete_stream(NS .. (call('HGET', key, 'kind') or 'flow') .. ':' .. run)
-  removed.jobs = removed.jobs + delete_run_jobs(run)
+local function delete_run_waits(key)
   for _, id in ipairs(call('ZRANGE', key .. ':waits', 0, -1)) do
     local wait = to_table(call('HGETALL', NS .. 'wait:' .. id))
-    if wait.kind == 'trigger' then removed.events = removed.events + delete_stream(NS .. 'trigger:' .. id) end
+    if wait.kind == 'trigger' and not delete_stream(NS .. 'trigger:' .. id) then return false end
     call('DEL', NS .. 'wait:' .. id)
     if wait.kind then call('ZREM', NS .. 'waits:' .. wait.kind, id) end
     if wait.topic then
@@ -64,106 +92,105 @@ local function delete_run(run, removed)
       call('ZREM', NS .. 'topic_keys:' .. wait.topic, (wait.key or '') .. '\n' .. id)
     end
   end
-  for _, state in ipairs(call('ZRANGEBYLEX', NS .. 'states', '[run/' .. run .. '/', '(run/' .. run .. '0')) do
-    delete_state(state)
-    removed.states = removed.states + 1
-  end
+  return true
+end
+
+local function delete_run_states(run)
+  local low, high = '[run/' .. run .. '/', '(run/' .. run .. '0'
+  for _, key in ipairs(call('ZRANGEBYLEX', NS .. 'states', low, high, 'LIMIT', 0, room('states'))) do delete_state(key) end
+  return call('ZLEXCOUNT', NS .. 'states', low, high) == 0
+end
+
+-- Delete a run with everything it owns. If the batch is full, the next one continues.
+local function delete_run(run)
+  local key = NS .. 'run:' .. run
+  local stream = NS .. (call('HGET', key, 'kind') or 'flow') .. ':' .. run
+  if not (delete_run_jobs(run) and delete_stream(stream) and delete_run_waits(key) and delete_run_states(run)) then return end
   local row = call('HMGET', key, 'flow', 'status')
   for _, list in ipairs({'runs', 'runs:closed', 'runs:open', 'runs:flow:' .. row[1], 'runs:status:' .. row[2]}) do
     call('ZREM', NS .. list, run)
   end
   call('DEL', key, key .. ':jobs', key .. ':waits')
-  removed.runs = removed.runs + 1
+  add('runs', 1)
 end
 
-local function sweep_runs(before, keep, limit, removed)
-  local chosen, is_chosen = {}, {}
-  local function choose(run)
-    if not is_chosen[run] and #chosen < limit and not has_live_lease(run) then
-      is_chosen[run] = true
-      chosen[#chosen + 1] = run
-    end
+-- Return the oldest members of a sorted set that are beyond a count or an age, at most so many.
+local function oldest(set, before, keep, most)
+  local count = before ~= '' and call('ZCOUNT', set, '-inf', '(' .. before) or 0
+  if keep ~= '' then count = math.max(count, call('ZCARD', set) - tonumber(keep)) end
+  count = math.min(count, most)
+  return count > 0 and call('ZRANGE', set, 0, count - 1) or {}
+end
+
+local function sweep_runs(before, keep)
+  for _, run in ipairs(oldest(NS .. 'runs:closed', before, keep, limit)) do
+    delete_run(run)
+    if is_full() then return end
   end
-  if before ~= '' then
-    for _, run in ipairs(call('ZRANGEBYSCORE', NS .. 'runs:closed', '-inf', '(' .. before, 'LIMIT', 0, limit * 10)) do
-      if tonumber(call('HGET', NS .. 'run:' .. run, 'updated')) < tonumber(before) then choose(run) end
-    end
-  end
-  if keep ~= '' then
-    local surplus = call('ZCARD', NS .. 'runs:closed') - tonumber(keep)
-    if surplus > 0 then
-      for _, run in ipairs(call('ZRANGE', NS .. 'runs:closed', 0, math.min(surplus, limit * 10) - 1)) do choose(run) end
-    end
-  end
-  for _, run in ipairs(chosen) do delete_run(run, removed) end
 end
 
 local FINISHED = {'completed', 'failed', 'nq:cancelled'}
 
--- Return the finished jobs of a queue that belong to no run: oldest first, over all three states.
-local function finished_jobs(base, high, max_count)
-  local found = {}
+-- Look at the next finished jobs, and list those that belong to no run in nq:plain. Other programs finish jobs too, so the
+-- list cannot be written when a job ends. Each job is looked at once: the cursor is the score of the last one.
+local function list_plain_jobs(base, set, high)
+  local from = call('HGET', NS .. 'sweep_cursors', base .. set) or '0'
+  local flat = call('ZRANGEBYSCORE', base .. set, from, high, 'WITHSCORES', 'LIMIT', 0, limit)
+  for n = 1, #flat, 2 do
+    if call('HEXISTS', base .. flat[n], 'nq:run') == 0 then call('ZADD', base .. 'nq:plain', flat[n + 1], flat[n]) end
+  end
+  -- Jobs of the same millisecond are not in the order they ended: the last second is looked at again.
+  local last = flat[#flat] or from
+  if tonumber(last) > now - 1000 then last = string.format('%.0f', now - 1000) end
+  if tonumber(last) <= tonumber(from) then return end
+  call('HSET', NS .. 'sweep_cursors', base .. set, last)
+  if #flat == 2 * limit then add('others', 1) end
+end
+
+local function delete_finished(base, id)
   for _, set in ipairs(FINISHED) do
-    local flat = call('ZRANGEBYSCORE', base .. set, '-inf', high, 'WITHSCORES')
-    for n = 1, #flat, 2 do
-      if call('HEXISTS', base .. flat[n], 'nq:run') == 0 then
-        found[#found + 1] = {flat[n], tonumber(flat[n + 1]), set}
-        if max_count and #found >= max_count then break end
-      end
+    if call('ZSCORE', base .. set, id) then
+      delete_unused_memos(delete_job(base, id, set))
+      return add('jobs', 1)
     end
   end
-  table.sort(found, function(a, b) return a[2] < b[2] or (a[2] == b[2] and a[1] < b[1]) end)
-  return found
+  call('ZREM', base .. 'nq:plain', id) -- another program has removed or retried it
 end
 
-local function sweep_jobs(queue, before, keep, limit, removed)
+local function sweep_jobs(queue, before, keep)
+  if before == '' and keep == '' then return end
   local base = base_key(queue)
-  local function delete_first(found, count)
-    for n = 1, math.min(count, limit, #found) do
-      delete_unused_memos(delete_job(base, found[n][1], found[n][3]))
-      removed.jobs = removed.jobs + 1
-    end
-  end
-  if before ~= '' then delete_first(finished_jobs(base, '(' .. before, limit), limit) end
-  if keep ~= '' then
-    local found = finished_jobs(base, '+inf')
-    delete_first(found, #found - tonumber(keep))
+  for _, set in ipairs(FINISHED) do list_plain_jobs(base, set, keep == '' and '(' .. before or '+inf') end
+  for _, id in ipairs(oldest(base .. 'nq:plain', before, keep, room('jobs'))) do delete_finished(base, id) end
+end
+
+local function remove_ended_rates(base)
+  for _, key in ipairs(call('ZRANGEBYSCORE', base .. 'nq:rate_ends', '-inf', now, 'LIMIT', 0, room('others'))) do
+    call('HDEL', base .. 'nq:rates', key)
+    add('others', call('ZREM', base .. 'nq:rate_ends', key))
   end
 end
 
--- Remove references to deleted events. Each sweep checks the next part of the list and starts over at its end.
-local function trim_references(list, limit)
-  local from, removed = call('HGET', NS .. 'sweep_cursors', list), {}
-  local refs = call('XRANGE', list, from and '(' .. from or '-', '+', 'COUNT', limit)
-  for _, ref in ipairs(refs) do
-    if #call('XRANGE', ref[2][2], ref[2][4], ref[2][4]) == 0 then removed[#removed + 1] = ref[1] end
-  end
-  if #refs == limit then
-    call('HSET', NS .. 'sweep_cursors', list, refs[#refs][1])
-  else
-    call('HDEL', NS .. 'sweep_cursors', list)
-  end
-  if #removed > 0 then call('XDEL', list, unpack(removed)) end
+local function remove_older(set, before)
+  local count = math.min(call('ZCOUNT', set, '-inf', before), room('others'))
+  if count > 0 then add('others', call('ZREMRANGEBYRANK', set, 0, count - 1)) end
 end
 
--- Apply every limit once. Returns the number of removed runs, jobs, events and states.
+-- Apply every limit once. Returns the number of removed runs, jobs, events, states and others.
 local function sweep(limits)
-  local limit, removed = limits.limit, {runs = 0, jobs = 0, events = 0, states = 0}
+  limit = limits.limit
   local keep_events, events_before = limits.keep_events, limits.events_before
-  sweep_runs(limits.runs_before, limits.keep_runs, limit, removed)
+  sweep_runs(limits.runs_before, limits.keep_runs)
   for _, queue in ipairs(call('SMEMBERS', NS .. 'queues')) do
-    local keep_jobs = queue == 'penstock-events' and limits.keep_deliveries or limits.keep_jobs
-    sweep_jobs(queue, limits.jobs_before, keep_jobs, limit, removed)
-    removed.events = removed.events + trim(NS .. 'queue:' .. queue, keep_events, events_before)
+    sweep_jobs(queue, limits.jobs_before, queue == 'penstock-events' and limits.keep_deliveries or limits.keep_jobs)
+    add('events', trim(NS .. 'queue:' .. queue, keep_events, events_before, room('events')))
+    remove_ended_rates(base_key(queue))
   end
-  removed.events = removed.events + trim(NS .. 'global', keep_events, events_before)
-  for _, key in ipairs(call('ZRANGEBYSCORE', NS .. 'states:due', '-inf', now, 'LIMIT', 0, limit)) do
+  add('events', trim(NS .. 'global', keep_events, events_before, room('events')))
+  for _, key in ipairs(call('ZRANGEBYSCORE', NS .. 'states:due', '-inf', now, 'LIMIT', 0, room('states'))) do
     delete_state(key)
-    removed.states = removed.states + 1
   end
-  call('ZREMRANGEBYSCORE', NS .. 'once_keys', '-inf', now - limits.once_key_ms)
-  call('ZREMRANGEBYSCORE', NS .. 'units', '-inf', now - limits.unit_id_ms)
-  trim_references(NS .. 'feed', limit)
-  for _, kind in ipairs(call('SMEMBERS', NS .. 'kinds')) do trim_references(NS .. 'kinds:' .. kind, limit) end
-  return {removed.runs, removed.jobs, removed.events, removed.states}
+  remove_older(NS .. 'once_keys', now - limits.once_key_ms)
+  remove_older(NS .. 'units', now - limits.unit_id_ms)
+  return {removed.runs, removed.jobs, removed.events, removed.states, removed.others}
 end

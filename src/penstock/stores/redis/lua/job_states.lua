@@ -1,5 +1,6 @@
 -- Moves jobs between BullMQ's lists and sets, and our own beside them: nq:suspended, nq:held and nq:cancelled (sorted
--- sets), nq:leases (job to the end of its lease) and nq:urgent (jobs in `wait` with a priority below 0).
+-- sets), nq:leases (job to the end of its lease), nq:urgent (jobs in `wait` with a priority below 0) and nq:plain (finished
+-- jobs that belong to no run, see housekeeping.lua).
 local base_keys = {}
 local function base_key(queue)
   local base = base_keys[queue]
@@ -140,6 +141,7 @@ local function remove_from_state(base, id, set)
   if set then
     call('ZREM', base .. set, id)
     if set == 'completed' or set == 'failed' then call('ZREM', base .. 'nq:retained:' .. set, id) end
+    call('ZREM', base .. 'nq:plain', id)
   else
     call('LREM', base .. 'wait', -1, id)
     call('ZREM', base .. 'nq:urgent', id)

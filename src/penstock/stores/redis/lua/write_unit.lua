@@ -52,7 +52,7 @@ local function index_run(key, created)
   else
     lists[3], lists[4] = 'runs', 'runs:flow:' .. run.flow
   end
-  for _, list in ipairs(lists) do call('ZADD', NS .. list, created, run.id) end
+  for _, list in ipairs(lists) do call('ZADD', NS .. list, list == 'runs:closed' and now or created, run.id) end
 end
 
 local function write_run()

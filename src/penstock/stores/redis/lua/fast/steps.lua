@@ -59,7 +59,7 @@ local function write_run(at, run)
     return
   end
   call('ZREM', NS .. 'runs:open', id)
-  call('ZADD', NS .. 'runs:closed', run[6], id)
+  call('ZADD', NS .. 'runs:closed', now_text, id)
   notify('run:' .. id)
 end
 

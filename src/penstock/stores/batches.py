@@ -1,0 +1,35 @@
+"""Delete in batches, so that no commit waits long."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+BATCH_SIZE = 500
+
+
+class Batch:
+    """Counts what a sweep removes. Each kind has the same limit; `others` are the rows of small tables."""
+
+    KINDS = ("runs", "jobs", "events", "states", "others")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.removed = dict.fromkeys(self.KINDS, 0)
+
+    def room(self, kind: str) -> int:
+        """Return how many more of a kind may be removed."""
+        return max(self._limit - self.removed[kind], 0)
+
+    def add(self, kind: str, count: int) -> None:
+        """Count what was removed."""
+        self.removed[kind] += count
+
+
+async def in_batches(remove: Callable[[int], Awaitable[int]]) -> int:
+    """Call `remove` with a limit until it removes less than that, and return the total."""
+    total = 0
+    while True:
+        removed = await remove(BATCH_SIZE)
+        total += removed
+        if removed < BATCH_SIZE:
+            return total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .scenarios import Contender, Metric, Part, Scenario
+from .scenarios import SWEEP, Contender, Metric, Part, Scenario
 
 _CONTENDERS = (
     Contender("penstock", "Penstock", "penstock_postgres.py"),
@@ -105,6 +105,7 @@ _SCENARIOS = (
         quick_n=2000,
         once=True,
     ),
+    SWEEP,
 )
 
 POSTGRES = Part("postgres", "Postgres", _CONTENDERS, _SCENARIOS)

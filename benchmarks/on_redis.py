@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .scenarios import Contender, Metric, Part, Scenario
+from .scenarios import SWEEP, Contender, Metric, Part, Scenario
 
 _CONTENDERS = (
     Contender("penstock", "Penstock", "penstock_redis.py"),
@@ -75,6 +75,7 @@ _SCENARIOS = (
         n=500,
         quick_n=60,
     ),
+    SWEEP,
 )
 
 REDIS = Part("redis", "Redis", _CONTENDERS, _SCENARIOS)

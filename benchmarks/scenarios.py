@@ -58,6 +58,27 @@ class Part:
         return next(c for c in self.contenders if c.name == name)
 
 
+SWEEP = Scenario(
+    "sweep",
+    "no-op jobs beside a sweep over a backlog of so many finished jobs and their events",
+    ("penstock",),
+    (
+        Metric("alone_per_s", "worked off without a sweep", "/s"),
+        Metric("beside_per_s", "worked off during a sweep", "/s"),
+        Metric("beside_percent", "of the rate without one", "%"),
+        Metric("alone_gap_ms", "longest time without a commit, no sweep", "ms"),
+        Metric("beside_gap_ms", "longest time without a commit, during a sweep", "ms"),
+        Metric("batch_ms", "one batch of the sweep, idle, median", "ms"),
+        Metric("batch_p99_ms", "one batch of the sweep, idle, 99th percentile", "ms"),
+        Metric("removed_per_s", "removed in a second of such batches", "/s"),
+        Metric("idle_small_ms", "a sweep that finds nothing old, 1,000 finished jobs", "ms"),
+        Metric("idle_large_ms", "a sweep that finds nothing old, the whole backlog", "ms"),
+    ),
+    n=100_000,
+    quick_n=3000,
+    once=True,
+)
+
 _CONTENDERS = (
     Contender("penstock", "Penstock", "penstock_sqlite.py"),
     Contender("huey", "Huey", "huey_sqlite.py", env="sqlite"),
@@ -202,6 +223,7 @@ _SCENARIOS = (
         quick_n=20_000,
         once=True,
     ),
+    SWEEP,
 )
 
 SQLITE = Part("sqlite", "SQLite", _CONTENDERS, _SCENARIOS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import asyncpg
 from entry import Case, Metrics, latency, main
 from penstock_engine import Producer, about, drain_flows, rates, run_on_loop, work, work_flows
+from penstock_sweep import sweep
 from server_time import server_us
 from tally import Tally, jobs, pickup
 
@@ -215,7 +216,13 @@ main(
         "pickup": lambda case: pickup(case, Producer),
         **{
             name: run_on_loop(measure)
-            for name, measure in {"flows3": flows3, "grown": grown, "churn": churn, "size": size}.items()
+            for name, measure in {
+                "flows3": flows3,
+                "grown": grown,
+                "churn": churn,
+                "size": size,
+                "sweep": sweep,
+            }.items()
         },
     },
     {"jobs": work_jobs, "pickup": work_jobs, "flows3": run_on_loop(work_flows)},

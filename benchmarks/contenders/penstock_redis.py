@@ -9,6 +9,7 @@ from typing import Any
 
 from entry import Case, Metrics, latency, main, send_report
 from penstock_engine import Producer, about, drain_flows, rates, run_on_loop, work, work_flows
+from penstock_sweep import sweep
 from redis_info import bytes_used, connect, cpu_us
 from tally import Tally, jobs
 
@@ -138,6 +139,12 @@ def work_jobs(case: Case) -> None:
 
 main(
     about,
-    {"jobs": jobs_and_server, "jobs_serial": jobs_and_server, "flows3": run_on_loop(flows3), "spec": run_on_loop(spec)},
+    {
+        "jobs": jobs_and_server,
+        "jobs_serial": jobs_and_server,
+        "flows3": run_on_loop(flows3),
+        "spec": run_on_loop(spec),
+        "sweep": run_on_loop(sweep),
+    },
     {"jobs": work_jobs, "jobs_serial": work_jobs, "flows3": run_on_loop(work_flows), "spec": run_on_loop(work_spec)},
 )

@@ -389,7 +389,10 @@ async def test_completed_steps_do_not_load_the_full_path(rewrite: Any) -> None:
         ("if call('ZCARD', NS .. 'topic:' .. kind) > 0 then return false end", ""),
         ("if jobs then flush_writes() end", ""),
         ("if run[2] ~= status then call('ZREM',", "if false then call('ZREM',"),
-        ("call('ZREM', NS .. 'runs:open', id)\n  call('ZADD', NS .. 'runs:closed', run[6]", "call('ZADD', NS, run[6]"),
+        (
+            "call('ZREM', NS .. 'runs:open', id)\n  call('ZADD', NS .. 'runs:closed', now_text",
+            "call('ZADD', NS, now_text",
+        ),
         ("'nq:started', ARGV[at + 8]", "'nq:started', ARGV[at + 7]"),
         ("job_queues[job.id], unsaved_job_queues[job.id] = name, name", ""),
         ("if not is_empty and call('EXISTS', base .. 'prioritized') == 1 then return end", ""),

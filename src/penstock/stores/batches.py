@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-BATCH_SIZE = 500
+BATCH_SIZE = 200  # a few milliseconds
 
 
 class Batch:

@@ -26,7 +26,7 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Receipt, Unit
-from ..batches import Batch, in_batches
+from ..batches import BATCH_SIZE, Batch, in_batches
 from ..change_signals import TopicSignals
 from ..run_search import search
 from ..tail import follow
@@ -347,7 +347,7 @@ class PostgresStore:
 
     # Housekeeping
 
-    async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
+    async def sweep(self, what: Retention, limit: int = BATCH_SIZE) -> dict[str, int]:
         touched: set[str] = set()
         batch = Batch(limit)
         await self._write(housekeeping.sweep, what, self._now(), batch, self._namespace, touched)

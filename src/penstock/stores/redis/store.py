@@ -26,7 +26,7 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, Committed, JobState, Unit
-from ..batches import Batch, in_batches
+from ..batches import BATCH_SIZE, Batch, in_batches
 from ..change_signals import TopicSignals
 from ..run_search import RunStart, search
 from ..tail import follow
@@ -349,7 +349,7 @@ class RedisStore:
 
     # Housekeeping
 
-    async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
+    async def sweep(self, what: Retention, limit: int = BATCH_SIZE) -> dict[str, int]:
         removed = await self._admin("sweep", *housekeeping.sweep_arguments(what, limit))
         return dict(zip(Batch.KINDS, removed, strict=True))
 

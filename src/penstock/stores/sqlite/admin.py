@@ -82,7 +82,7 @@ def retry(cursor: apsw.Cursor, id: str) -> set[str]:
     """Retry a failed or cancelled job. Return the topics to signal, none if there is no such job."""
     rows = cursor.execute(SQL.retry, (id,)).fetchall()
     if rows:
-        dedupe.release_key_without_ttl(cursor, id)
+        dedupe.release_keys_without_ttl(cursor, [id])
         children.reset(cursor, id)
     return {f"queue:{row[0]}" for row in rows}
 

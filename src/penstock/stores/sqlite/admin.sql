@@ -214,14 +214,14 @@ DELETE FROM jobs WHERE pk IN (
 RETURNING coalesce(scope, id), id;
 
 -- name: delete_job_memos
-DELETE FROM memos WHERE scope = ?1 AND NOT EXISTS (
-  SELECT 1 FROM jobs WHERE id = ?1 OR (id > ?1 || '.' AND id < ?1 || '/'));
+DELETE FROM memos WHERE scope IN (SELECT value FROM json_each(?)) AND NOT EXISTS (
+  SELECT 1 FROM jobs WHERE id = memos.scope OR (id > memos.scope || '.' AND id < memos.scope || '/'));
 
--- name: delete_dedupe_key_without_ttl
-DELETE FROM dedupes WHERE job = ? AND until IS NULL;
+-- name: delete_dedupe_keys_without_ttl
+DELETE FROM dedupes WHERE job IN (SELECT value FROM json_each(?)) AND until IS NULL;
 
--- name: delete_dedupe_key
-DELETE FROM dedupes WHERE job = ?;
+-- name: delete_dedupe_keys
+DELETE FROM dedupes WHERE job IN (SELECT value FROM json_each(?));
 
 -- name: delete_expired_dedupe_keys
 DELETE FROM dedupes WHERE (queue, key) IN (

@@ -93,19 +93,17 @@ def _touch(rows: Iterable[tuple[Any, ...]], touched: set[str]) -> None:
     touched.update(f"queue:{row[0]}" for row in list(rows))
 
 
-def release_parents_of_deleted(cursor: apsw.Cursor, ids: Iterable[str], now: int) -> set[str]:
-    """Let parents no longer wait for deleted jobs. Return the topics of parents that can continue."""
+def release_parents_of_deleted(cursor: apsw.Cursor, ids: str, now: int) -> set[str]:
+    """Let parents no longer wait for deleted jobs, given as JSON. Return the topics of parents that can continue."""
     touched: set[str] = set()
-    for id in ids:
-        for (parent,) in cursor.execute(SQL.delete_child_of_any_parent, (id,)).fetchall():
-            _release_if_settled(cursor, str(parent), now, touched)
+    for parent in {str(row[0]) for row in cursor.execute(SQL.delete_children_of_any_parent, (ids,)).fetchall()}:
+        _release_if_settled(cursor, parent, now, touched)
     return touched
 
 
-def delete_values(cursor: apsw.Cursor, scopes: Iterable[str]) -> None:
-    """Delete the values of children with the last job that can read them."""
-    for scope in scopes:
-        cursor.execute(SQL.delete_children, (scope,))
+def delete_values(cursor: apsw.Cursor, scopes: str) -> None:
+    """Delete the values of children with the last job that can read them. The scopes are JSON."""
+    cursor.execute(SQL.delete_children, (scopes,))
 
 
 def reset(cursor: apsw.Cursor, id: str) -> None:

@@ -24,8 +24,8 @@ UPDATE children SET state = ?, value = ? WHERE parent = ? AND child = ? AND stat
 -- name: delete_child
 DELETE FROM children WHERE parent = ? AND child = ? AND state = 0 RETURNING parent;
 
--- name: delete_child_of_any_parent
-DELETE FROM children WHERE child = ? AND state = 0 RETURNING parent;
+-- name: delete_children_of_any_parent
+DELETE FROM children WHERE child IN (SELECT value FROM json_each(?)) AND state = 0 RETURNING parent;
 
 -- name: release_parent
 -- A parent's delay starts when its children have ended.
@@ -48,5 +48,5 @@ UPDATE jobs SET state = -2 WHERE id = ?1 AND state = 0 AND EXISTS (
 SELECT queue, child, state, value FROM children WHERE parent = ?;
 
 -- name: delete_children
-DELETE FROM children WHERE parent = ?1 AND NOT EXISTS (
-  SELECT 1 FROM jobs WHERE id = ?1 OR (id > ?1 || '.' AND id < ?1 || '/'));
+DELETE FROM children WHERE parent IN (SELECT value FROM json_each(?)) AND NOT EXISTS (
+  SELECT 1 FROM jobs WHERE id = children.parent OR (id > children.parent || '.' AND id < children.parent || '/'));

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Sequence
 
 import apsw
 
@@ -22,12 +23,11 @@ def hold_key(cursor: apsw.Cursor, job: NewJob, dedupe: Dedupe, now: int) -> None
     cursor.execute(COMMIT.set_dedupe_key, (job.queue, dedupe.key, job.id, until))
 
 
-def release_keys(cursor: apsw.Cursor, ids: Iterable[str]) -> None:
+def release_keys(cursor: apsw.Cursor, ids: Sequence[str]) -> None:
     """Release the keys of jobs that a caller has removed."""
-    for id in ids:
-        cursor.execute(ADMIN.delete_dedupe_key, (id,))
+    cursor.execute(ADMIN.delete_dedupe_keys, (json.dumps(ids),))
 
 
-def release_key_without_ttl(cursor: apsw.Cursor, id: str) -> None:
-    """Release the key of a job that had ended and runs again, unless the key has a time to live."""
-    cursor.execute(ADMIN.delete_dedupe_key_without_ttl, (id,))
+def release_keys_without_ttl(cursor: apsw.Cursor, ids: Sequence[str]) -> None:
+    """Release the keys of jobs that have ended, except keys with a time to live."""
+    cursor.execute(ADMIN.delete_dedupe_keys_without_ttl, (json.dumps(ids),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import apsw
@@ -36,11 +37,10 @@ def delete_belongings(cursor: apsw.Cursor, rows: list[tuple[Any, ...]], now: int
     Memos go with the last job that can read them: a redriven job reads those of the job it continues. A deduplication
     key with a time to live outlives its job.
     """
-    scopes = [str(scope) for scope, _ in rows]
-    for scope in scopes:
-        cursor.execute(ADMIN.delete_job_memos, (scope,))
+    if not rows:
+        return
+    scopes, ids = json.dumps([row[0] for row in rows]), [str(row[1]) for row in rows]
+    cursor.execute(ADMIN.delete_job_memos, (scopes,))
     children.delete_values(cursor, scopes)
-    ids = [str(id) for _, id in rows]
-    for id in ids:
-        dedupe.release_key_without_ttl(cursor, id)
-    touched |= children.release_parents_of_deleted(cursor, ids, now)
+    dedupe.release_keys_without_ttl(cursor, ids)
+    touched |= children.release_parents_of_deleted(cursor, json.dumps(ids), now)

@@ -25,7 +25,7 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
-from ..batches import Batch, in_batches
+from ..batches import BATCH_SIZE, Batch, in_batches
 from ..change_signals import TopicSignals
 from ..run_search import search
 from ..tail import follow
@@ -264,7 +264,7 @@ class SqliteStore:
 
     # Housekeeping
 
-    async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
+    async def sweep(self, what: Retention, limit: int = BATCH_SIZE) -> dict[str, int]:
         now = self._clock.now_ms()
         last = await self._reader.run(lambda c: housekeeping.last_to_delete(c, what))
         return await self._delete(

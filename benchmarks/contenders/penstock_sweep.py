@@ -1,0 +1,125 @@
+"""A worker beside a sweep over a large backlog, and a sweep that finds nothing old: the same on every store."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+
+from entry import Case, Metrics, latency
+
+from penstock import App, job
+from penstock.app import workers
+from penstock.ports.store import Retention
+
+CONCURRENCY = 100
+SMALL = 1000  # finished jobs, when the first idle sweep is timed
+TURNS = 3  # with and without a sweep, one after the other
+TURN = 8000  # jobs
+IDLE_SAMPLES = 30
+YOUNG = Retention(runs_before=1, jobs_before=1, events_before=1, keep_deliveries=100)
+OLD = "1s"  # how long the App keeps jobs and events
+
+
+class Sweeping:
+    """An App that works off no-op jobs, and the moments at which its commits returned."""
+
+    def __init__(self, url: str) -> None:
+        workers.SWEEP_INTERVAL_S = 1e9  # sweep only when told to
+        self.app = App(url, handlers=[self._handler()], retain_jobs=OLD, retain_events=OLD, retain_runs=OLD)
+        self._left = 0
+        self._done = asyncio.Event()
+        self._commits: list[float] = []
+
+    def _handler(self) -> Callable[..., Any]:
+        @job(queue="noop")
+        async def noop() -> None:
+            self._left -= 1
+            if not self._left:
+                self._done.set()
+
+        return noop
+
+    def note_commits(self) -> None:
+        """Notes when each commit returns, from now on."""
+        commit = self.app.store.commit
+
+        async def noted(*given: Any) -> Any:
+            reply = await commit(*given)
+            self._commits.append(time.monotonic())
+            return reply
+
+        self.app.store.commit = noted  # type: ignore[method-assign]
+
+    async def work_off(self, count: int) -> tuple[float, float]:
+        """Works off so many jobs; gives the seconds it took, and the longest without a commit."""
+        await self.app.queues.pause("noop")
+        for first in range(0, count, 5000):
+            await self.app.jobs.enqueue_many("noop", [None] * min(5000, count - first))
+        self._left = count
+        self._done.clear()
+        self._commits.clear()
+        await self.app.queues.resume("noop")
+        await self._done.wait()
+        seen = list(self._commits)
+        return seen[-1] - seen[0], max(later - sooner for sooner, later in pairwise(seen))
+
+
+async def sweep(case: Case) -> Metrics:
+    one = Sweeping(case.url or f"sqlite:///{case.file}")
+    async with one.app as app, app.workers.background(concurrency=CONCURRENCY):
+        one.note_commits()
+        await one.work_off(SMALL)
+        metrics = {"idle_small_ms": await _idle_ms(app)}
+        await one.work_off(case.n)
+        metrics["idle_large_ms"] = await _idle_ms(app)
+        await asyncio.sleep(1.5)  # until all of it is old
+        alone, beside = [], []
+        for _ in range(TURNS):
+            alone.append(await one.work_off(TURN))
+            sweeping = asyncio.create_task(app.workers._sweep_all())
+            beside.append(await one.work_off(TURN))
+            metrics["swept_all"] = float(sweeping.done())
+            sweeping.cancel()
+            await asyncio.wait([sweeping])
+        metrics |= await _batches(app)
+    return metrics | _compare(alone, beside)
+
+
+def _compare(alone: list[tuple[float, float]], beside: list[tuple[float, float]]) -> Metrics:
+    rates = [TURNS * TURN / sum(seconds for seconds, _ in turns) for turns in (alone, beside)]
+    return {
+        "alone_per_s": rates[0],
+        "beside_per_s": rates[1],
+        "beside_percent": 100 * rates[1] / rates[0],
+        "alone_gap_ms": 1000 * max(gap for _, gap in alone),
+        "beside_gap_ms": 1000 * max(gap for _, gap in beside),
+    }
+
+
+async def _idle_ms(app: App) -> float:
+    while any((await app.store.sweep(YOUNG)).values()):  # the first ones look at finished jobs, on Redis
+        pass
+    return await _median(lambda: app.store.sweep(YOUNG))
+
+
+async def _median(ask: Callable[[], Awaitable[Any]]) -> float:
+    seconds = []
+    for _ in range(IDLE_SAMPLES):
+        since = time.monotonic()
+        await ask()
+        seconds.append(time.monotonic() - since)
+    return latency(seconds)["p50_ms"]
+
+
+async def _batches(app: App) -> Metrics:
+    """Batches of the sweep with nothing else going on: how long one takes, and how much goes in a second of them."""
+    removed, seconds = 0, []
+    for _ in range(IDLE_SAMPLES):
+        since = time.monotonic()
+        removed += sum((await app.store.sweep(app.workers._retention())).values())
+        seconds.append(time.monotonic() - since)
+    return {"batch_ms": latency(seconds)["p50_ms"], "batch_p99_ms": latency(seconds)["p99_ms"],
+            "removed_per_s": removed / sum(seconds)}  # fmt: skip

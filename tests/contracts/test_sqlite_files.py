@@ -6,12 +6,14 @@ import asyncio
 import os
 import stat
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import apsw
 import pytest
 
 from penstock.core.errors import StoreCorrupt, StoreError, StoreUnavailable
+from penstock.ports.store import Retention
 from penstock.stores.sqlite import SqliteStore, schema
 from penstock.testing.contracts.samples import apply, event, job, unit
 
@@ -243,3 +245,18 @@ async def test_a_closed_store_raises(tmp_path: Path, memory: bool) -> None:
                 await call
         with pytest.raises(StoreUnavailable, match="closed"):
             await asyncio.to_thread(store.renew, [], 1000)
+
+
+async def test_a_file_of_version_4_gets_the_indexes_of_retention(tmp_path: Path) -> None:
+    path = str(tmp_path / "old.db")
+    for _ in range(2):
+        store = SqliteStore(path)
+        await store.open()
+        await store.sweep(Retention(runs_before=1, jobs_before=1, keep_runs=1, keep_jobs=1))
+        await store.close()
+        with closing(apsw.Connection(path)) as db:
+            names = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
+            assert names >= {"runs_closed", "jobs_ended", "rates_by_end", "dedupes_expiring"}
+            for name in ("runs_closed", "jobs_ended", "rates_by_end", "dedupes_expiring"):
+                db.execute(f"DROP INDEX {name}")
+            db.execute("PRAGMA user_version = 4")

@@ -109,6 +109,13 @@ class HousekeepingContract(StoreUnderTest):
         assert (await store.sweep(Retention(runs_before=clock.now_ms())))["runs"] == 0
         assert (await store.sweep(Retention(runs_before=clock.now_ms() + 1)))["runs"] == 1
 
+    async def test_a_closed_run_that_moves_again_stays_longer(self, store: Store, clock: FakeClock) -> None:
+        await apply(store, unit(run=run("r", status="completed", closed=True)))
+        clock.advance("1h")
+        await apply(store, unit(run=run("r", 1, status="completed", closed=True)))
+        assert (await store.sweep(Retention(runs_before=clock.now_ms())))["runs"] == 0
+        assert (await store.sweep(Retention(runs_before=clock.now_ms() + 1)))["runs"] == 1
+
     async def test_open_runs_are_never_swept_nor_counted(self, store: Store, clock: FakeClock) -> None:
         for n in range(3):
             await _closed_run(store, f"c{n}")

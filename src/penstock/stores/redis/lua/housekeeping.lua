@@ -123,8 +123,15 @@ local function oldest(set, before, keep, most)
 end
 
 local function sweep_runs(before, keep)
-  for _, run in ipairs(oldest(NS .. 'runs:closed', before, keep, limit)) do
-    delete_run(run)
+  local closed = NS .. 'runs:closed'
+  for _, run in ipairs(oldest(closed, before, keep, limit)) do
+    local updated = call('HGET', NS .. 'run:' .. run, 'updated')
+    if updated and tonumber(updated) > tonumber(call('ZSCORE', closed, run)) then -- it moved after it was closed
+      call('ZADD', closed, updated, run)
+      add('others', 1)
+    else
+      delete_run(run)
+    end
     if is_full() then return end
   end
 end

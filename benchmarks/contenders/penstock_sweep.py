@@ -1,4 +1,4 @@
-"""A worker beside a sweep over a large backlog, and a sweep that finds nothing old: the same on every store."""
+"""A worker during a sweep over a large backlog, and a sweep that finds nothing old: the same on every store."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ OLD = "1s"  # how long the App keeps jobs and events
 
 
 class Sweeping:
-    """An App that works off no-op jobs, and the moments at which its commits returned."""
+    """An App that completes no-op jobs and records when its commits return."""
 
     def __init__(self, url: str) -> None:
-        workers.SWEEP_INTERVAL_S = 1e9  # sweep only when told to
+        workers.SWEEP_INTERVAL_S = 1e9  # sweep only when this file does
         self.app = App(url, handlers=[self._handler()], retain_jobs=OLD, retain_events=OLD, retain_runs=OLD)
         self._left = 0
         self._done = asyncio.Event()
@@ -42,19 +42,19 @@ class Sweeping:
 
         return noop
 
-    def note_commits(self) -> None:
-        """Notes when each commit returns, from now on."""
+    def record_commits(self) -> None:
+        """Record when each commit returns, from now on."""
         commit = self.app.store.commit
 
-        async def noted(*given: Any) -> Any:
+        async def timed(*given: Any) -> Any:
             reply = await commit(*given)
             self._commits.append(time.monotonic())
             return reply
 
-        self.app.store.commit = noted  # type: ignore[method-assign]
+        self.app.store.commit = timed  # type: ignore[method-assign]
 
-    async def work_off(self, count: int) -> tuple[float, float]:
-        """Works off so many jobs; gives the seconds it took, and the longest without a commit."""
+    async def complete(self, count: int) -> tuple[float, float]:
+        """Complete jobs. Return the seconds it took, and the longest gap between commits."""
         await self.app.queues.pause("noop")
         for first in range(0, count, 5000):
             await self.app.jobs.enqueue_many("noop", [None] * min(5000, count - first))
@@ -70,32 +70,32 @@ class Sweeping:
 async def sweep(case: Case) -> Metrics:
     one = Sweeping(case.url or f"sqlite:///{case.file}")
     async with one.app as app, app.workers.background(concurrency=CONCURRENCY):
-        one.note_commits()
-        await one.work_off(SMALL)
+        one.record_commits()
+        await one.complete(SMALL)
         metrics = {"idle_small_ms": await _idle_ms(app)}
-        await one.work_off(case.n)
+        await one.complete(case.n)
         metrics["idle_large_ms"] = await _idle_ms(app)
         await asyncio.sleep(1.5)  # until all of it is old
-        alone, beside = [], []
+        quiet, during = [], []
         for _ in range(TURNS):
-            alone.append(await one.work_off(TURN))
+            quiet.append(await one.complete(TURN))
             sweeping = asyncio.create_task(app.workers._sweep_all())
-            beside.append(await one.work_off(TURN))
+            during.append(await one.complete(TURN))
             metrics["swept_all"] = float(sweeping.done())
             sweeping.cancel()
             await asyncio.wait([sweeping])
         metrics |= await _batches(app)
-    return metrics | _compare(alone, beside)
+    return metrics | _compare(quiet, during)
 
 
-def _compare(alone: list[tuple[float, float]], beside: list[tuple[float, float]]) -> Metrics:
-    rates = [TURNS * TURN / sum(seconds for seconds, _ in turns) for turns in (alone, beside)]
+def _compare(quiet: list[tuple[float, float]], during: list[tuple[float, float]]) -> Metrics:
+    rates = [TURNS * TURN / sum(seconds for seconds, _ in turns) for turns in (quiet, during)]
     return {
-        "alone_per_s": rates[0],
-        "beside_per_s": rates[1],
-        "beside_percent": 100 * rates[1] / rates[0],
-        "alone_gap_ms": 1000 * max(gap for _, gap in alone),
-        "beside_gap_ms": 1000 * max(gap for _, gap in beside),
+        "quiet_per_s": rates[0],
+        "during_per_s": rates[1],
+        "during_percent": 100 * rates[1] / rates[0],
+        "quiet_gap_ms": 1000 * max(gap for _, gap in quiet),
+        "during_gap_ms": 1000 * max(gap for _, gap in during),
     }
 
 
@@ -115,7 +115,7 @@ async def _median(ask: Callable[[], Awaitable[Any]]) -> float:
 
 
 async def _batches(app: App) -> Metrics:
-    """Batches of the sweep with nothing else going on: how long one takes, and how much goes in a second of them."""
+    """Time batches of the sweep on an idle store."""
     removed, seconds = 0, []
     for _ in range(IDLE_SAMPLES):
         since = time.monotonic()

@@ -79,10 +79,10 @@ def test_a_mistyped_schema_is_named_with_the_near_one(penstock: Callable, name: 
     assert penstock("migrate", "--url", right).code == 0
     answer = penstock(*call_of(name), "--url", right.replace("of_the", "of_teh"))
     assert answer.code == 2
-    said = " ".join((answer.out + answer.err).split())
-    assert f"{urlsplit(right).path} (schema orders_of_teh_shop) is not set up for this version of Penstock" in said
-    assert "did you mean schema=orders_of_the_shop?" in said
-    assert "run `penstock migrate`" in said
+    output = " ".join((answer.out + answer.err).split())
+    assert f"{urlsplit(right).path} (schema orders_of_teh_shop) is not set up for this version of Penstock" in output
+    assert "did you mean schema=orders_of_the_shop?" in output
+    assert "run `penstock migrate`" in output
 
 
 def test_an_empty_file_is_no_store(penstock: Callable, project: Path) -> None:

@@ -7,8 +7,7 @@ from ...ports.unit import Completed, Memo, StateWrite
 from ..clock import FakeClock
 from .cleanup import sweep_all
 from .samples import QUEUE, add, add_and_claim, apply, claim, event, job, run, seqs, state_of, unit, wait
-from .snapshot import take_snapshot
-from .store_under_test import StoreUnderTest
+from .store_under_test import StoreUnderTest, take_snapshot
 
 LIMIT = 3
 FAR = 10**15

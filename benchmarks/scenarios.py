@@ -66,6 +66,7 @@ SWEEP = Scenario(
         Metric("quiet_per_s", "completed without a sweep", "/s"),
         Metric("during_per_s", "completed during a sweep", "/s"),
         Metric("during_percent", "of the rate without one", "%"),
+        Metric("during_removed_per_s", "rows that the sweep removed meanwhile", "/s"),
         Metric("quiet_gap_ms", "longest gap between commits, no sweep", "ms"),
         Metric("during_gap_ms", "longest gap between commits, during a sweep", "ms"),
         Metric("batch_ms", "one batch of the sweep, idle, median", "ms"),

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from entry import Case, Metrics, latency
 
@@ -23,6 +23,14 @@ YOUNG = Retention(runs_before=1, jobs_before=1, events_before=1, keep_deliveries
 OLD = "1s"  # how long the App keeps jobs and events
 
 
+class Turn(NamedTuple):
+    """The seconds that TURN jobs took, the longest gap between commits, and the rows that a sweep removed."""
+
+    seconds: float
+    gap: float
+    removed: int
+
+
 class Sweeping:
     """An App that completes no-op jobs and records when its commits return."""
 
@@ -32,6 +40,7 @@ class Sweeping:
         self._left = 0
         self._done = asyncio.Event()
         self._commits: list[float] = []
+        self._removed = 0
 
     def _handler(self) -> Callable[..., Any]:
         @job(queue="noop")
@@ -42,35 +51,48 @@ class Sweeping:
 
         return noop
 
-    def record_commits(self) -> None:
-        """Record when each commit returns, from now on."""
-        commit = self.app.store.commit
+    def record(self) -> None:
+        """Record when each commit returns, and what sweeps remove, from now on."""
+        commit, sweep = self.app.store.commit, self.app.store.sweep
 
         async def timed(*given: Any) -> Any:
             reply = await commit(*given)
             self._commits.append(time.monotonic())
             return reply
 
-        self.app.store.commit = timed  # type: ignore[method-assign]
+        async def counted(*given: Any) -> Any:
+            removed = await sweep(*given)
+            self._removed += sum(removed.values())
+            return removed
 
-    async def complete(self, count: int) -> tuple[float, float]:
-        """Complete jobs. Return the seconds it took, and the longest gap between commits."""
+        self.app.store.commit = timed  # type: ignore[method-assign]
+        self.app.store.sweep = counted  # type: ignore[method-assign]
+
+    async def complete(self, count: int, *, during_sweep: bool = False) -> Turn:
+        """Complete jobs, and sweep meanwhile. Raise if the sweep ends before the jobs do: it would measure nothing."""
         await self.app.queues.pause("noop")
         for first in range(0, count, 5000):
             await self.app.jobs.enqueue_many("noop", [None] * min(5000, count - first))
         self._left = count
         self._done.clear()
         self._commits.clear()
+        self._removed = 0
+        sweeping = asyncio.create_task(self.app.workers._sweep_all()) if during_sweep else None
         await self.app.queues.resume("noop")
         await self._done.wait()
-        seen = list(self._commits)
-        return seen[-1] - seen[0], max(later - sooner for sooner, later in pairwise(seen))
+        seen, removed = list(self._commits), self._removed
+        if sweeping is not None:
+            if sweeping.done():
+                raise SystemExit("the sweep ended before the jobs did: measure with a larger --n")
+            sweeping.cancel()
+            await asyncio.wait([sweeping])
+        return Turn(seen[-1] - seen[0], max(later - sooner for sooner, later in pairwise(seen)), removed)
 
 
 async def sweep(case: Case) -> Metrics:
     one = Sweeping(case.url or f"sqlite:///{case.file}")
     async with one.app as app, app.workers.background(concurrency=CONCURRENCY):
-        one.record_commits()
+        one.record()
         await one.complete(SMALL)
         metrics = {"idle_small_ms": await _idle_ms(app)}
         await one.complete(case.n)
@@ -79,23 +101,20 @@ async def sweep(case: Case) -> Metrics:
         quiet, during = [], []
         for _ in range(TURNS):
             quiet.append(await one.complete(TURN))
-            sweeping = asyncio.create_task(app.workers._sweep_all())
-            during.append(await one.complete(TURN))
-            metrics["swept_all"] = float(sweeping.done())
-            sweeping.cancel()
-            await asyncio.wait([sweeping])
+            during.append(await one.complete(TURN, during_sweep=True))
         metrics |= await _batches(app)
     return metrics | _compare(quiet, during)
 
 
-def _compare(quiet: list[tuple[float, float]], during: list[tuple[float, float]]) -> Metrics:
-    rates = [TURNS * TURN / sum(seconds for seconds, _ in turns) for turns in (quiet, during)]
+def _compare(quiet: list[Turn], during: list[Turn]) -> Metrics:
+    rates = [TURNS * TURN / sum(turn.seconds for turn in turns) for turns in (quiet, during)]
     return {
         "quiet_per_s": rates[0],
         "during_per_s": rates[1],
         "during_percent": 100 * rates[1] / rates[0],
-        "quiet_gap_ms": 1000 * max(gap for _, gap in quiet),
-        "during_gap_ms": 1000 * max(gap for _, gap in during),
+        "during_removed_per_s": sum(turn.removed for turn in during) / sum(turn.seconds for turn in during),
+        "quiet_gap_ms": 1000 * max(turn.gap for turn in quiet),
+        "during_gap_ms": 1000 * max(turn.gap for turn in during),
     }
 
 

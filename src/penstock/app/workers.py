@@ -53,7 +53,7 @@ def start_service(run: Callable[[], Coroutine[Any, Any, None]], name: str) -> as
 
 
 SWEEP_INTERVAL_S = 60.0
-SWEEP_REST_FACTOR = 9  # the sweep takes at most a tenth of the store's time
+SWEEP_REST_FACTOR = 4  # the sweep takes at most a fifth of the store's time
 KEEP_DELIVERIES = 100  # finished delivery jobs; every event that a step waits for makes one
 
 

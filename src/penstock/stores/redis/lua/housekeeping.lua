@@ -154,21 +154,52 @@ local function list_plain_jobs(base, set, high)
   if #flat == 2 * limit then add('others', 1) end
 end
 
-local function delete_finished(base, id)
+local OWN_KEYS = {'', ':lock', ':logs', ':dependencies', ':processed', ':failed', ':unsuccessful'}
+
+-- Delete jobs that nothing else refers to in a few calls, without an event, as BullMQ removes finished jobs.
+local function delete_together(base, ids)
+  local keys, memos = {}, {}
+  for n, id in ipairs(ids) do
+    for _, suffix in ipairs(OWN_KEYS) do keys[#keys + 1] = base .. id .. suffix end
+    memos[n] = NS .. 'memos:' .. id
+    job_queues[id] = false
+  end
+  call_in_chunks(keys, 'UNLINK')
+  for _, set in ipairs({'completed', 'failed', 'nq:cancelled', 'nq:retained:completed', 'nq:retained:failed'}) do
+    call_in_chunks(ids, 'ZREM', base .. set)
+  end
+  call_in_chunks(ids, 'HDEL', NS .. 'job_queues')
+  if #ids > 0 and call('EXISTS', unpack(memos)) > 0 then
+    for _, id in ipairs(ids) do delete_unused_memos(id) end
+  end
+end
+
+-- Delete finished jobs. One that another program has removed or retried only leaves the list.
+local function delete_finished(base, ids)
+  if #ids == 0 then return end
+  local sets, together = {}, {}
   for _, set in ipairs(FINISHED) do
-    if call('ZSCORE', base .. set, id) then
-      delete_unused_memos(delete_job(base, id, set))
-      return add('jobs', 1)
+    for n, score in ipairs(call('ZMSCORE', base .. set, unpack(ids))) do sets[n] = score and set or sets[n] end
+  end
+  for n, id in ipairs(ids) do
+    local job = sets[n] and call('HMGET', base .. id, 'parentKey', 'rjk', 'nq:scope', 'deid')
+    if job and (job[1] or job[2] or job[3] or job[4]) then
+      delete_unused_memos(delete_job(base, id, sets[n]))
+      add('jobs', 1)
+    elseif job then
+      together[#together + 1] = id
     end
   end
-  call('ZREM', base .. 'nq:plain', id) -- another program has removed or retried it
+  delete_together(base, together)
+  add('jobs', #together)
+  call_in_chunks(ids, 'ZREM', base .. 'nq:plain')
 end
 
 local function sweep_jobs(queue, before, keep)
   if before == '' and keep == '' then return end
   local base = base_key(queue)
   for _, set in ipairs(FINISHED) do list_plain_jobs(base, set, keep == '' and '(' .. before or '+inf') end
-  for _, id in ipairs(oldest(base .. 'nq:plain', before, keep, room('jobs'))) do delete_finished(base, id) end
+  delete_finished(base, oldest(base .. 'nq:plain', before, keep, room('jobs')))
 end
 
 local function remove_ended_rates(base)

@@ -51,7 +51,8 @@ async def test_an_idle_sweep_of_sqlite_takes_as_many_steps(clock: FakeClock) -> 
         for first, last in ((0, SMALL), (SMALL, LARGE)):
             await fill(store, clock, first, last)
             await store.sweep(YOUNG)  # prepares the statements
-            steps[last] = await _count_steps(store)
+            # The writer also looks for commits of other processes now and then, which only adds steps.
+            steps[last] = min([await _count_steps(store) for _ in range(10)])
         assert steps[SMALL] == steps[LARGE] > 0
     finally:
         await store.close()

@@ -235,12 +235,12 @@ async def test_a_delayed_job_starts_when_it_is_due(machine: Machine) -> None:
 
 
 async def test_an_idle_worker_does_not_poll_all_the_time(machine: Machine) -> None:
-    """A worker that is ahead would think that everything is due."""
-    async with machine.app(later) as probe:
-        store = FaultStore(probe.store, _NoFaults(), borrowed=True)
+    """A worker that is ahead would take the job of another machine for due, until it is."""
+    async with AppHarness(machine.url, handlers=[later]) as other, machine.app(later) as inner:
+        id = await other.enqueue(later, delay="10s")
+        await other.wait_for_state(id, "delayed")
+        store = FaultStore(inner.store, _NoFaults(), borrowed=True)
         async with machine.app(later, store=store) as app, app.workers.background():
-            id = await app.enqueue(later, delay="1h")
-            await app.wait_for_state(id, "delayed")
             await until(lambda: app.workers.next_due is not None, TIMEOUT_S)
             store.calls.clear()
             await asyncio.sleep(1)

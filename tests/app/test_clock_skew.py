@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import pytest
 
 import postgres_server
 import redis_server
-from conftest import AppHarness
 from penstock import Await, AwaitTimeout, Context, Node, RateLimited, flow, job
 from penstock.core.clock import from_iso
 from penstock.core.ids import step_job_id
@@ -34,13 +34,11 @@ RETRY = {"attempts": 2, "backoff": {"type": "fixed", "delay": "1m", "jitter": Fa
 class Machine:
     """A machine with a wrong clock, and a store on a server."""
 
-    def __init__(self, url: str, server_now: ReadTime, offset_ms: int) -> None:
-        self.url = url
-        self.server_now = server_now
+    def __init__(self, make_app: Callable[..., Any], server_now: ReadTime, offset_ms: int) -> None:
+        self.exact_app = make_app  # of a machine whose clock is right
         self.clock = SkewedClock(offset_ms)
-
-    def app(self, *handlers: Callable[..., Any], **options: Any) -> AppHarness:
-        return AppHarness(self.url, handlers=handlers, clock=self.clock, **options)
+        self.app = partial(make_app, clock=self.clock)
+        self.server_now = server_now
 
     def assert_in(self, due: int | None, seconds: float) -> None:
         assert_in(due, seconds, self.server_now)
@@ -54,8 +52,11 @@ def server(request: pytest.FixtureRequest) -> tuple[str, ReadTime]:
 
 
 @pytest.fixture(params=OFFSETS_MS, ids=lambda ms: f"{ms // 1000:+}s")
-def machine(request: pytest.FixtureRequest, server: tuple[str, ReadTime], no_polling: None) -> Machine:
-    return Machine(*server, request.param)
+def machine(
+    request: pytest.FixtureRequest, server: tuple[str, ReadTime], app_factory: Any, no_polling: None
+) -> Machine:
+    url, server_now = server
+    return Machine(app_factory(url), server_now, request.param)
 
 
 @job(queue="later", delay="1m")
@@ -236,7 +237,7 @@ async def test_a_delayed_job_starts_when_it_is_due(machine: Machine) -> None:
 
 async def test_an_idle_worker_does_not_poll_all_the_time(machine: Machine) -> None:
     """A worker that is ahead would take the job of another machine for due, until it is."""
-    async with AppHarness(machine.url, handlers=[later]) as other, machine.app(later) as inner:
+    async with machine.exact_app(later) as other, machine.app(later) as inner:
         id = await other.enqueue(later, delay="10s")
         await other.wait_for_state(id, "delayed")
         store = FaultStore(inner.store, _NoFaults(), borrowed=True)
@@ -261,7 +262,7 @@ async def test_a_trigger_is_valid_until_its_timeout(machine: Machine) -> None:
         return await trigger.wait()
 
     tokens: list[str] = []
-    async with AppHarness(machine.url, handlers=[asks]) as worker, worker.workers.background():
+    async with machine.exact_app(asks) as worker, worker.workers.background():
         run = await worker.start("asks")
         await worker.wait_for_step(run, "asks", "suspended", "delayed")
         async with machine.app(asks) as app:

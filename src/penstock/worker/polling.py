@@ -18,6 +18,7 @@ log = logging.getLogger("penstock.worker")
 
 MAX_IDLE_S = 5.0  # between two polls when no signal comes
 CLAIM_RETRY_MS = 500
+SAME_MOMENT_S = 0.002  # one due time, converted twice, may differ by this
 
 
 class ClaimPoller:
@@ -110,7 +111,7 @@ class ClaimPoller:
         if self._capacity.settle(request, finishing, claimed.claims):
             self.poll_soon()
         self.next_due = self._earliest_due(request, claimed.next_due)
-        if self._loop.time() + self._idle_s(claimed.next_due) < self._wakes_at:
+        if self._loop.time() + self._idle_s(claimed.next_due) < self._wakes_at - SAME_MOMENT_S:
             self.poll_soon()  # a commit's answer named a job that is due before the next poll
         if self._instrumentation is not None:
             self._instrumentation.report_claims(claimed.claims, self._worker)

@@ -153,6 +153,12 @@ def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def app_factory() -> Callable[[str], Callable[..., AppHarness]]:
+    """Return a function that returns a factory of Apps on the store at a URL."""
+    return apps_at
+
+
+@pytest.fixture
 def app(url: str, no_polling: None) -> Callable[..., AppHarness]:
     """Return a factory of Apps, for every store."""
     return apps_at(url)

@@ -77,7 +77,12 @@ class Server:
         command += ["--save", "", "--databases", str(DATABASES), "--daemonize", "no", *self._options]
         with (self.folder / "redis.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        _wait_for(self.port, process)
+        try:
+            _wait_for(self.port, process)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
         return process
 
     def kill(self) -> None:

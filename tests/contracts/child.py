@@ -1,4 +1,4 @@
-"""A second process on the same file: `python child.py write|claim PATH`. It prints what it committed."""
+"""A second process on the same file: `python child.py write|claim|time PATH`. It prints what it committed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,16 @@ async def claim(store: SqliteStore) -> None:
     await asyncio.Event().wait()
 
 
+async def time(store: SqliteStore) -> None:
+    """Print the time of the store's clock."""
+    print(store.clock.now_ms(), flush=True)
+    await store.close()
+
+
 async def main(verb: str, path: str) -> None:
     store = SqliteStore(path)
     await store.open()
-    await {"write": write, "claim": claim}[verb](store)
+    await {"write": write, "claim": claim, "time": time}[verb](store)
 
 
 asyncio.run(main(*sys.argv[1:]))

@@ -231,6 +231,21 @@ async def test_the_job_of_a_killed_process_is_claimed_again(tmp_path: Path) -> N
         await store.close()
 
 
+async def test_two_processes_read_one_clock(tmp_path: Path) -> None:
+    """A file is used on one machine, so the store's clock is the machine's."""
+    path = tmp_path / "store.db"
+    store = SqliteStore(str(path))
+    await store.open()
+    try:
+        before = store.clock.now_ms()
+        async with child("time", path) as process:
+            shown = int(await line(process))
+            await process.wait()
+        assert before <= shown <= store.clock.now_ms()
+    finally:
+        await store.close()
+
+
 async def test_three_processes_write_one_stream(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     store = SqliteStore(str(path))

@@ -261,7 +261,7 @@ async def test_a_worker_that_polls_all_the_time_does_not_block_settling(monkeypa
             return found
 
         monkeypatch.setattr(app.store, "claim", slow)
-        monkeypatch.setattr(polling.ClaimPoller, "_idle_s", lambda _self: 0.0)
+        monkeypatch.setattr(polling.ClaimPoller, "_idle_s", lambda _self, _due: 0.0)
         ids = await app.jobs.enqueue_many("mail", range(5))
         start = app.time.now_ms()
         await app.advance("1h")

@@ -119,7 +119,8 @@ class App:
         redactor = Redactor(self.settings.redact)
         if settings.get("log") is not None or settings.get("log_format") is not None:
             configure(self.settings.log, self.settings.log_format, redactor=redactor)
-        self.clock: Clock = clock or SystemClock()
+        self._machine_clock = clock or SystemClock()
+        self.clock: Clock = self._machine_clock  # the store's, once it is open
         self.registry = self._load(handlers, dir is not None or (handlers is None and "PENSTOCK_DIR" in os.environ))
         self._bodies = EventBodies(self.settings.namespace, redactor)
         self._store = store
@@ -148,7 +149,9 @@ class App:
         """
         if self._is_open:
             raise ConfigError("this App is open already")
-        store = self._store or open_store(self.settings.url, clock=self.clock, namespace=self.settings.namespace)
+        store = self._store or open_store(
+            self.settings.url, clock=self._machine_clock, namespace=self.settings.namespace
+        )
         # A local file that cannot be opened now will not open later either.
         timeout = connect_timeout if store.profile.is_remote else None
         await open_with_retry("the store is not open yet", store.open, timeout)
@@ -164,12 +167,13 @@ class App:
 
     def _build(self, store: Store) -> None:
         self.store = store
+        self.clock = store.clock
         self._committer = Committer(store, self._instrumentation)
         runtime = Runtime(
             store,
             self._committer,
             self._bodies,
-            self.clock,
+            store.clock,
             lambda: next(self._unit_ids),
             lambda: self.registry,
             self._instrumentation,

@@ -51,13 +51,15 @@ UNSET: Any = Unset()
 """Stands for an argument that was not passed, where None is a value."""
 
 
-def resolve_delay_ms(delay: Duration | None, at: datetime | None, clock: Clock) -> int:
-    """Return the delay until something is due, from `delay=` or `at=`."""
+def resolve_due(delay: Duration | None, at: datetime | None, clock: Clock) -> int:
+    """Return when something is due, from `delay=` or `at=`; 0 means now."""
     if at is not None and delay is not None:
         raise BadArgument(f"delay={delay!r} and at={at!r}: pass one of them")
     if at is not None:
-        return max(datetime_to_ms(at) - clock.now_ms(), 0)
-    return to_ms(delay) if delay is not None else 0
+        due = datetime_to_ms(at)
+        return due if due > clock.now_ms() else 0
+    delay_ms = to_ms(delay) if delay is not None else 0
+    return clock.now_ms() + delay_ms if delay_ms else 0
 
 
 def check_text(value: Any, what: str) -> str | None:

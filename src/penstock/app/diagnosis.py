@@ -103,8 +103,12 @@ async def _check_clock(app: App) -> Check:
     now = app.clock.now_ms()
     ahead = int(newest[-1].event.id.partition("-")[0]) - now if newest else 0
     if ahead > MAX_CLOCK_SKEW_MS:
-        return Check("clock", False, f"the newest event is {format_ms(ahead)} ahead of this machine: correct its clock")
-    return Check("clock", True, f"it is {to_iso(now)}")
+        return Check("clock", False, f"the newest event is {format_ms(ahead)} ahead of the store: correct its clock")
+    skew = app._machine_clock.now_ms() - now
+    if abs(skew) <= MAX_CLOCK_SKEW_MS:
+        return Check("clock", True, f"it is {to_iso(now)}")
+    where = "ahead of" if skew > 0 else "behind"
+    return Check("clock", True, f"it is {to_iso(now)}; this machine is {format_ms(abs(skew))} {where} the store")
 
 
 def _check_disk(path: str) -> Check:

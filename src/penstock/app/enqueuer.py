@@ -13,7 +13,6 @@ import msgspec
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.durations import to_ms
 from ..core.errors import BadArgument, ConfigError, PenstockError
 from ..core.ids import check_job_id, check_name, uuid7
 from ..core.options import check_priority
@@ -26,7 +25,7 @@ from ..jobs.engine import JobOptions, new_job
 from ..jobs.job_trees import JobTree, Node, read_tree
 from ..ports.unit import Committed, Dedupe, NewJob, OnFailure, Parent, PublishedOptions, Refused, Unit
 from .advice import Advice
-from .arguments import check_list, check_text
+from .arguments import check_list, check_text, resolve_due
 
 MAX_JOBS_PER_COMMIT = 200
 
@@ -46,7 +45,7 @@ class JobEnqueuer:
         *,
         name: str | None = None,
         key: str | None = None,
-        delay_ms: int = 0,
+        due: int = 0,
         priority: int | None = None,
         retry: RetryOption | None = None,
         correlation_id: str | None = None,
@@ -65,7 +64,7 @@ class JobEnqueuer:
             keep_completed=read_keep(keep_completed, "keep_completed") if keep_completed is not None else None,
             keep_failed=read_keep(keep_failed, "keep_failed") if keep_failed is not None else None,
         )
-        make = partial(self.build, name=name, key=key, delay_ms=delay_ms, priority=priority, dedupe=dedupe)
+        make = partial(self.build, name=name, key=key, due=due, priority=priority, dedupe=dedupe)
         jobs = _build_each(check_list(inputs, "inputs"), lambda input: make(queue, input, options))
         ids = [job.id for job in jobs]
         for start in range(0, len(jobs), MAX_JOBS_PER_COMMIT):
@@ -90,7 +89,7 @@ class JobEnqueuer:
         *,
         name: str | None = None,
         key: str | None = None,
-        delay_ms: int = 0,
+        due: int = 0,
         priority: int | None = None,
         dedupe: Dedupe | None = None,
     ) -> NewJob:
@@ -105,18 +104,18 @@ class JobEnqueuer:
             handler.check_input(value)
             key = key if key is not None else handler.make_key(value)
             rate_key = handler.make_rate_key(value)
-            delay_ms = delay_ms or handler.delay_ms
+            if not due and handler.delay_ms:
+                due = self._runtime.clock.now_ms() + handler.delay_ms
             priority = handler.priority if priority is None else priority
-        now = self._runtime.clock.now_ms()
         return new_job(
-            id=check_job_id(key) if key is not None else uuid7(now),
+            id=check_job_id(key) if key is not None else uuid7(self._runtime.clock.now_ms()),
             queue=queue,
             name=name or (handler.name if handler is not None else queue),
             payload=data,
             bodies=self._runtime.bodies,
             options=options,
             priority=priority or 0,
-            due=now + delay_ms if delay_ms else 0,
+            due=due,
             rate_key=rate_key,
             dedupe=dedupe,
             published=published,
@@ -168,7 +167,7 @@ class JobEnqueuer:
             options,
             name=name,
             key=node.key if node.key is not None else id,
-            delay_ms=to_ms(node.delay) if node.delay is not None else 0,
+            due=resolve_due(node.delay, None, self._runtime.clock),
             priority=node.priority,
         )
         jobs.append(msgspec.structs.replace(job, waits_for_children=bool(node.children), parent=parent))

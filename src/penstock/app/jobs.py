@@ -17,7 +17,7 @@ from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState
 from ..stores.child_results import error_text
-from .arguments import build_dedupe, check_choice, check_count, resolve_delay_ms
+from .arguments import build_dedupe, check_choice, check_count, resolve_due
 from .views import ChildView, JobView, job_view
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Jobs:
                 [input],
                 name=name,
                 key=key,
-                delay_ms=resolve_delay_ms(delay, at, self._app.clock),
+                due=resolve_due(delay, at, self._app.clock),
                 priority=priority,
                 retry=retry,
                 correlation_id=correlation_id,
@@ -120,7 +120,7 @@ class Jobs:
                 queue,
                 inputs,
                 name=name,
-                delay_ms=resolve_delay_ms(delay, None, self._app.clock),
+                due=resolve_due(delay, None, self._app.clock),
                 priority=priority,
                 retry=retry,
                 keep_completed=keep_completed,

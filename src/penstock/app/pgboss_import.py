@@ -156,7 +156,7 @@ class PgBossImport:
             data,
             JobOptions(retry=job.retry),
             key=job.id,
-            delay_ms=max(job.due - self._app.clock.now_ms(), 0) if job.is_delayed else 0,
+            due=job.due if job.is_delayed else 0,
             priority=min(max(-job.priority, 0), MAX_PRIORITY),
         )
 

@@ -43,7 +43,7 @@ class RunStarter:
         key: str | None = None,
         correlation_id: str | None = None,
         priority: int | None = None,
-        delay_ms: int = 0,
+        due: int = 0,
         tags: Mapping[str, str] | None = None,
     ) -> str:
         """Start a run and return its id. A key that was used before starts nothing."""
@@ -59,7 +59,7 @@ class RunStarter:
             data,
             correlation_id=check_text(correlation_id, "the correlation id"),
             priority=check_priority(priority) if priority else 0,
-            delay_ms=delay_ms,
+            due=due,
             tags=check_tags(tags, "tags"),
         )
         if not started:

@@ -20,7 +20,7 @@ from ..ports.store import RunRow
 from ..ports.unit import FLOW
 from ..worker.engines import RunEngine
 from . import diagnosis, export, preflight, run_actions
-from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name, check_tags, resolve_delay_ms
+from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name, check_tags, resolve_due
 from .store_urls import mask
 from .views import RunSummary, run_summary
 
@@ -85,7 +85,7 @@ class Runs:
                 key=key,
                 correlation_id=correlation_id,
                 priority=priority,
-                delay_ms=resolve_delay_ms(delay, at, self._app.clock),
+                due=resolve_due(delay, at, self._app.clock),
                 tags=tags,
             )
 

@@ -179,7 +179,7 @@ class Decider:
         self._record.status = CANCELLED
         self._record.paused = False
         self._record.pending_joins.clear()
-        self._append_event("flow.cancelled", {"reason": reason, "duration": self._now - self._record.started_ms})
+        self._append_event("flow.cancelled", {"reason": reason, "duration": self._duration_ms()})
         return self._decision()
 
     def on_pause(self, reason: str) -> Decision:
@@ -336,10 +336,13 @@ class Decider:
         compensating = {step.compensation for step in self._table.steps.values()}
         return any(counts.failed for name, counts in self._record.steps.items() if name in compensating)
 
+    def _duration_ms(self) -> int:
+        return max(self._now - self._record.started_ms, 0)  # the store's clock may go back
+
     def _close(self, status: str) -> None:
         record = self._record
         record.status, record.paused = status, False
-        duration = self._now - record.started_ms
+        duration = self._duration_ms()
         if status == COMPLETED:
             result = record.result()
             data: dict[str, Any] = {"duration": duration}

@@ -299,9 +299,7 @@ class StepWork:
 
     def _ended_step(self, output: AttemptOutput) -> EndedStep:
         claim = self.claim
-        return EndedStep(
-            self._step, self.n, claim.job, claim.attempt, claim.payload, output.ended_ms - output.started_ms
-        )
+        return EndedStep(self._step, self.n, claim.job, claim.attempt, claim.payload, output.duration_ms)
 
     def _request(
         self,

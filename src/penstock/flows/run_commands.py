@@ -53,7 +53,7 @@ class FlowCommands:
         *,
         correlation_id: str | None = None,
         priority: int = 0,
-        delay_ms: int = 0,
+        due: int = 0,
         tags: dict[str, str] | None = None,
         cause: str = "start",
         move: ScheduleMove | None = None,
@@ -82,7 +82,7 @@ class FlowCommands:
                 unit_id,
                 run=builder.run_write(decision, 0),
                 events=builder.events(decision),
-                jobs=builder.jobs(decision, delay_ms),
+                jobs=builder.jobs(decision, due),
                 state=state,
                 schedule=move,
             )

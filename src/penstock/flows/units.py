@@ -59,13 +59,12 @@ class UnitBuilder:
     def events(self, decision: Decision) -> list[NewEvent]:
         return [NewEvent(self._stream, self._encode(body), public_kind(body.kind)) for body in decision.events]
 
-    def jobs(self, decision: Decision, delay_ms: int = 0) -> list[NewJob]:
-        return [self._job(start, decision.record, delay_ms) for start in decision.starts]
+    def jobs(self, decision: Decision, due: int = 0) -> list[NewJob]:
+        return [self._job(start, decision.record, due) for start in decision.starts]
 
-    def _job(self, start: StepStart, record: RunRecord, delay_ms: int) -> NewJob:
+    def _job(self, start: StepStart, record: RunRecord, due: int) -> NewJob:
         step = self._table.steps[start.step]
         id = step_job_id(self._run, start.step, start.n)
-        delay = delay_ms or step.delay_ms
         return self.job(
             id,
             start.step,
@@ -75,7 +74,7 @@ class UnitBuilder:
             record,
             start.cause,
             priority=step.priority or record.priority,
-            due=self._now + delay if delay else 0,
+            due=due or (self._now + step.delay_ms if step.delay_ms else 0),
             shown=start.input if start.has_mapped_input else None,
         )
 

@@ -210,7 +210,7 @@ class JobWork:
         )
 
     def _duration(self, output: AttemptOutput) -> dict[str, Any]:
-        return {"duration": output.ended_ms - output.started_ms}
+        return {"duration": output.duration_ms}
 
     def _event(self, kind: str, data: bytes | None, meta: dict[str, Any] | None = None) -> NewEvent:
         raw = msgspec.Raw(data) if data is not None else None

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from ..core.clock import Clock
 from ..core.events import Event
 from .unit import FLOW, Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
 
@@ -513,6 +514,15 @@ class Store(WorkQueue, EventLog, Feed, Runs, QueueAdmin, JobTrees, Schedules, Wa
 
     @property
     def signals(self) -> Signals: ...
+
+    @property
+    def clock(self) -> Clock:
+        """Return the clock that due times are compared with, once the store is open.
+
+        A store on a server shows the server's time. Every duration of a command, a retry, a wait or a state key is
+        added to this clock, whatever the machine's own clock shows.
+        """
+        ...
 
     async def open(self) -> None:
         """Connect, and create what is missing."""

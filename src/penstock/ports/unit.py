@@ -369,17 +369,18 @@ class ClaimRequest(msgspec.Struct, frozen=True):
 
 
 class ClaimBatch(msgspec.Struct, frozen=True):
-    """Claimed jobs, and when the next job of the requested queues is due."""
+    """Claimed jobs, and when the next job of the requested queues is due, by the store's clock."""
 
     claims: list[Claim] = []
     next_due: int | None = None
 
 
 class CommitReply(msgspec.Struct, frozen=True):
-    """A receipt for each unit, in order, and the jobs claimed by the same call."""
+    """A receipt for each unit, in order, the jobs claimed by the same call, and the store's time."""
 
     receipts: list[Receipt]
     claimed: ClaimBatch = ClaimBatch()
+    now: int = 0
 
 
 def may_be_removed(unit: Unit) -> bool:

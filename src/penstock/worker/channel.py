@@ -96,14 +96,16 @@ class WorkerChannel:
 
     async def close_output(self) -> AttemptOutput:
         """Return what is not written yet of the live output; it goes with the attempt's last commit."""
-        now_ms = self._services.clock.now_ms
         if self._live_log is None:  # as for most handlers
-            return AttemptOutput([], None, self._started_ms, now_ms())
+            return self.empty_output()
         rest = await self._live_log.close()
-        return AttemptOutput(rest.events, rest.progress, self._started_ms, now_ms(), rest.logs)
+        return AttemptOutput(rest.events, rest.progress, self._duration_ms(), rest.logs)
 
     def empty_output(self) -> AttemptOutput:
-        return AttemptOutput([], None, self._started_ms, self._services.clock.now_ms())
+        return AttemptOutput([], None, self._duration_ms())
+
+    def _duration_ms(self) -> int:
+        return max(self._services.clock.now_ms() - self._started_ms, 0)  # the store's clock may go back
 
     def dispose(self) -> None:
         """Break the reference cycles of the session, so that no garbage collector is needed."""

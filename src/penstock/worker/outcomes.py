@@ -67,12 +67,11 @@ class EmittedEvent(msgspec.Struct, frozen=True):
 
 
 class AttemptOutput(msgspec.Struct):
-    """What the attempt logged and reported and is not written yet, and when it ran."""
+    """What the attempt logged and reported and is not written yet, and how long it ran."""
 
     live_events: list[bytes]  # bodies of log, progress and partial events
     progress: bytes | None
-    started_ms: int
-    ended_ms: int
+    duration_ms: int
     logs: list[str] = []
 
 

@@ -18,6 +18,7 @@ log = logging.getLogger("penstock.worker")
 
 MAX_IDLE_S = 5.0  # between two polls when no signal comes
 CLAIM_RETRY_MS = 500
+SAME_MOMENT_S = 0.002  # one due time, converted twice, may differ by this
 
 
 class ClaimPoller:
@@ -50,7 +51,8 @@ class ClaimPoller:
         self._may_claim = may_claim
         self._accept = accept
         self._listener: Listener | None = None
-        self._next_poll = 0  # milliseconds; a signal may come earlier
+        self._loop = asyncio.get_running_loop()
+        self._wakes_at = 0.0  # by the loop's time, which no clock can set; a signal may come earlier
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Poll until stopped: at once after a signal, and whenever a job is due."""
@@ -61,8 +63,8 @@ class ClaimPoller:
                     await self._poll()
                     if stopping.is_set() or self.queues is not queues:
                         break
-                    idle = self._idle_s()
-                    self._next_poll = self._clock.now_ms() + int(idle * 1000)
+                    idle = self._idle_s(self.next_due)
+                    self._wakes_at = self._loop.time() + idle
                     await self._listener.wait(idle)
 
     def change_queues(self, queues: dict[str, QueueLimits]) -> None:
@@ -88,11 +90,11 @@ class ClaimPoller:
         finally:
             self.take_claims(request, Counter(), claimed)
 
-    def _idle_s(self) -> float:
-        """Return how long nothing is due; a missed signal costs at most MAX_IDLE_S."""
-        if self.next_due is None:
+    def _idle_s(self, due: int | None) -> float:
+        """Return how long to wait for a due time; a missed signal costs at most MAX_IDLE_S."""
+        if due is None:
             return MAX_IDLE_S
-        return min(max((self.next_due - self._clock.now_ms()) / 1000, 0.001), MAX_IDLE_S)
+        return min(max((due - self._clock.now_ms()) / 1000, 0.001), MAX_IDLE_S)
 
     # For the committer, see ClaimSource
 
@@ -109,7 +111,7 @@ class ClaimPoller:
         if self._capacity.settle(request, finishing, claimed.claims):
             self.poll_soon()
         self.next_due = self._earliest_due(request, claimed.next_due)
-        if claimed.next_due is not None and claimed.next_due < self._next_poll:
+        if self._loop.time() + self._idle_s(claimed.next_due) < self._wakes_at - SAME_MOMENT_S:
             self.poll_soon()  # a commit's answer named a job that is due before the next poll
         if self._instrumentation is not None:
             self._instrumentation.report_claims(claimed.claims, self._worker)

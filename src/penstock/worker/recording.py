@@ -143,7 +143,7 @@ def report_end(instrumentation: Instrumentation, work: Work, worker: str, record
             worker,
             work.correlation_id,
             _outcome(result),
-            result.output.ended_ms - result.output.started_ms,
+            result.output.duration_ms,
             recorded.has_freed_slot,
             error.name if error is not None else None,
             error.code if error is not None else None,

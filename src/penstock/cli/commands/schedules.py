@@ -10,7 +10,7 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ...app.views import ScheduleView
-from ...core.clock import SystemClock, from_iso
+from ...core.clock import from_iso
 from ...core.durations import format_ms
 from ...core.errors import UnknownSchedule
 from ...schedules.spec import CatchUp, Overlap
@@ -78,9 +78,9 @@ def add(
         The schedule's id.
     """
     target = {"flow": flow, "queue": queue, "name": name, "input": read_input(input), "priority": priority}
-    row = asyncio.run(_add(common, id, times, target))
+    row, is_past = asyncio.run(_add(common, id, times, target))
     schedule = schedule_to_dict(row)
-    if times.at is not None and row.next_at is not None and from_iso(row.next_at) < SystemClock().now_ms():
+    if times.at is not None and is_past:
         warn(f"--at {times.at} is in the past: it fires as soon as a worker runs.")
     print_result(f"Schedule {id} fires {schedule['when']}, next at {schedule['next']}.", schedule, json=common.json)
     return 0
@@ -178,13 +178,15 @@ async def _list(common: CommonOptions) -> list[ScheduleView]:
         return await app.schedules.list()
 
 
-async def _add(common: CommonOptions, id: str, times: TimeOptions, target: dict[str, Any]) -> ScheduleView:
+async def _add(common: CommonOptions, id: str, times: TimeOptions, target: dict[str, Any]) -> tuple[ScheduleView, bool]:
+    """Return the schedule and whether its next slot is in the past."""
     refuse_memory_store(common)
     when: dict[str, Any] = {name: read_time(getattr(times, name), f"--{name}") for name in ("at", "start", "end")}
     when |= {"every": read_delay(times.every, "--every"), "cron": times.cron, "tz": times.tz}
     policies: dict[str, Any] = {"limit": times.limit, "overlap": times.overlap, "catch_up": times.catch_up}
     async with build_worker_app(common) as app:
-        return await app.schedules.add(id, **target, **when, **policies)
+        row = await app.schedules.add(id, **target, **when, **policies)
+        return row, row.next_at is not None and from_iso(row.next_at) < app.clock.now_ms()
 
 
 async def _pause(common: CommonOptions, id: str) -> ScheduleView:

@@ -8,6 +8,7 @@ import sys
 from contextlib import redirect_stdout
 
 from ...app import App
+from ...flows.run_record import decode
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, RUN_DEFAULTS, CommonOptions, RunOptions
 from ..output import print_json
@@ -56,4 +57,5 @@ async def _start(flow: str, options: RunOptions, common: CommonOptions) -> tuple
             now = app.clock.now_ms()
             id = await start_run(app, flow, options)
             row = await app.store.run(id)
-            return id, row is not None and row.created < now
+            # Both times are from the clock of this process: the store's time is only known to a round trip.
+            return id, row is not None and decode(row.record).started_ms < now

@@ -52,7 +52,7 @@ async def commit_units(
         touched.difference_update(f"queue:{queue}" for queue in row["drained"])
     if row["deliveries"]:
         touched.add(f"queue:{DELIVERIES}")
-    return CommitReply(receipts, claimed)
+    return CommitReply(receipts, claimed, row["now"])
 
 
 async def finish_jobs(
@@ -75,7 +75,7 @@ async def finish_jobs(
     if ordered != [*units]:
         by_job = dict(zip(map(job_pk, ordered), receipts, strict=True))
         receipts = [by_job[job_pk(unit)] for unit in units]
-    return CommitReply(receipts, claimed)
+    return CommitReply(receipts, claimed, row["now"])
 
 
 def _read_receipts(units: Sequence[Unit], encoded: EncodedUnits, row: Any, touched: set[str]) -> list[Receipt]:

@@ -29,6 +29,7 @@ from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState
 from ..batches import BATCH_SIZE, Batch, in_batches
 from ..change_signals import TopicSignals
 from ..run_search import search
+from ..server_clock import ServerClock, elapsed_ms
 from ..tail import follow
 from . import admin, children, events, housekeeping, runs, schedules, state, waits
 from .address import read_address
@@ -57,7 +58,8 @@ class PostgresStore:
     def __init__(self, url: str, *, clock: Clock | None = None, namespace: str = "nq") -> None:
         self.address = read_address(url)
         self.signals = TopicSignals()
-        self._clock = None if clock is None or isinstance(clock, SystemClock) else clock
+        self._test_clock = None if clock is None or isinstance(clock, SystemClock) else clock
+        self._server_clock = ServerClock(self._read_time)
         self._namespace = namespace
         self._sql = Statements(self.address.schema)
         self._connections = Connections(self.address)
@@ -69,6 +71,8 @@ class PostgresStore:
 
     async def open(self) -> None:
         await self._connections.run(lambda c: prepare(c, self._sql, self.address))
+        if self._test_clock is None:
+            await self._server_clock.start()
         self._loop = asyncio.get_running_loop()
         self._lease_renewer.start()
         self._notifier.start()
@@ -78,6 +82,7 @@ class PostgresStore:
         return await self._connections.run(lambda c: migrate(c, self._sql, self.address))
 
     async def close(self) -> None:
+        await self._server_clock.stop()
         await self._notifier.close()
         if self._writes:
             await asyncio.wait(self._writes)
@@ -88,9 +93,16 @@ class PostgresStore:
         with suppress(RuntimeError):  # the loop is closed, and with it the connections
             self._loop.call_soon_threadsafe(self._connections.give_up_one)
 
+    @property
+    def clock(self) -> Clock:
+        return self._test_clock or self._server_clock
+
+    async def _read_time(self) -> int:
+        return int(await self._read(_value, self._sql.now_ms))
+
     def _now(self) -> int | None:
         """Return the time of a test's clock, or None for the server's."""
-        return None if self._clock is None else self._clock.now_ms()
+        return None if self._test_clock is None else self._test_clock.now_ms()
 
     async def _read(self, read: Callable[..., Awaitable[T]], *values: Any) -> T:
         return await self._connections.run(lambda c: read(c, self._sql, *values))
@@ -151,7 +163,11 @@ class PostgresStore:
 
         async def work(connection: Connection) -> CommitReply:
             touched.clear()  # after a conflict with another transaction the same work runs again
-            return await write(connection, self._sql, self._now(), units, request, touched)
+            sent_ms = elapsed_ms()
+            reply = await write(connection, self._sql, self._now(), units, request, touched)
+            if self._test_clock is None:
+                self._server_clock.note(reply.now, sent_ms)
+            return reply
 
         reply = await self._connections.run(work)
         self._signal(touched)

@@ -37,15 +37,9 @@ def _demand(demand: QueueDemand) -> tuple[Part, ...]:
     return demand.queue, demand.limit, *limits, "" if demand.max_active is None else demand.max_active
 
 
-def claims(reply: Any, client_now: int | None) -> ClaimBatch:
-    """Return the claimed jobs and when to claim again.
-
-    That time is converted to the caller's clock, which shows `client_now`: by the clock of a server that is behind, it
-    would already have passed, and the caller would claim again and again.
-    """
+def claims(reply: Any) -> ClaimBatch:
+    """Return the claimed jobs and when to claim again."""
     now, due = reply[2:4]
-    if due is not None and client_now is not None:
-        due += client_now - now
     return ClaimBatch([_claim(row, now) for row in _rows(reply)], due)
 
 

@@ -29,6 +29,7 @@ from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, Committe
 from ..batches import BATCH_SIZE, Batch, in_batches
 from ..change_signals import TopicSignals
 from ..run_search import RunStart, search
+from ..server_clock import ServerClock, elapsed_ms
 from ..tail import follow
 from . import claim as claiming
 from . import commit as committing
@@ -66,7 +67,8 @@ class RedisStore:
         self.address = parse(url)
         self.signals = TopicSignals()
         # All processes use the server's clock; only a test has its own.
-        self._clock = None if clock is None or isinstance(clock, SystemClock) else clock
+        self._test_clock = None if clock is None or isinstance(clock, SystemClock) else clock
+        self._server_clock = ServerClock(self._read_time)
         self._namespace = namespace
         self._prefix = queue_prefix or self.address.queue_prefix or housekeeping.default_queue_prefix(namespace)
         self._origin = new_token()
@@ -87,18 +89,30 @@ class RedisStore:
     async def open(self) -> None:
         try:
             await housekeeping.check_server(self._client, self._namespace, self._prefix)
+            if self._test_clock is None:
+                await self._server_clock.start()
             await self._subscription.start()
         except BaseException:
+            await self._server_clock.stop()
             self._client.drop()
             await self._topology.close()
             raise
 
     async def close(self) -> None:
+        await self._server_clock.stop()
         await self._subscription.stop()
         await self._client.close()
         self._lease_client.close()
         await self._topology.close()
         await asyncio.sleep(0)  # lets the event loop close the sockets, in case it ends right after
+
+    @property
+    def clock(self) -> Clock:
+        return self._test_clock or self._server_clock
+
+    async def _read_time(self) -> int:
+        seconds, microseconds = await self._client.call("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
 
     @property
     def rewind_epoch(self) -> int:
@@ -110,7 +124,7 @@ class RedisStore:
 
     def _call(self, script: str, parts: Sequence[Part]) -> list[Part]:
         """Return a script call: the arguments that all scripts share, then its own."""
-        now = "" if self._clock is None else self._clock.now_ms()
+        now = "" if self._test_clock is None else self._test_clock.now_ms()
         shared: list[Part] = [scripts()[script].sha, 1, self._channel, self._namespace, self._prefix, now, self._origin]
         return [*shared, FINISH_OPTIONS, *parts]
 
@@ -140,18 +154,22 @@ class RedisStore:
         *others, last = committing.batches(units) or [[]]
         calls: list[tuple[str, Sequence[Part]]] = [("commit", [0, *batch]) for batch in others]
         calls.append(("commit", [*claiming.encode(request), *last]))
+        sent_ms = elapsed_ms()
         replies = await self._send(calls)
+        now: int = replies[-1][2]
+        if self._test_clock is None:
+            self._server_clock.note(now, sent_ms)
         work = ClaimBatch()
         changed = committing.topics(replies)
         if request is not None:
             reply = replies[-1]
-            work = claiming.claims(reply, SystemClock().now_ms() if self._clock is None else None)
+            work = claiming.claims(reply)
             # The caller has just claimed every due job of the drained queues: do not wake it for them.
             changed = (changed - claiming.drained(reply)) | claiming.topics(reply)
             for job in claiming.scheduled_jobs(reply):
-                await self._schedule_next(job, reply[2])
+                await self._schedule_next(job, now)
         self.signals.fire(changed)
-        return CommitReply([receipt for reply in replies for receipt in committing.receipts(reply)], work)
+        return CommitReply([receipt for reply in replies for receipt in committing.receipts(reply)], work, now)
 
     async def _schedule_next(self, job: ScheduledJob, now_ms: int) -> None:
         following = next_job(job, now_ms)

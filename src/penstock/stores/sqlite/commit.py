@@ -56,7 +56,7 @@ def commit(
         # The caller has just received all due jobs of these queues: a wake-up would find nothing.
         touched.difference_update(f"queue:{queue}" for queue in claimer.emptied)
     appender.flush()
-    return CommitReply(receipts, claimed)
+    return CommitReply(receipts, claimed, now)
 
 
 class UnitWriter:

@@ -53,7 +53,7 @@ class SqliteStore:
     ) -> None:
         self.path = path
         self.signals = TopicSignals()
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._namespace = namespace
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writer = ReadOnlyWriter(path) if read_only else Writer(path, self._on_foreign_commit)
@@ -75,7 +75,7 @@ class SqliteStore:
 
         def work(cursor: apsw.Cursor) -> CommitReply:
             touched.clear()  # after a failed batch, the same work runs again alone
-            return commit(cursor, self._clock.now_ms(), units, request, touched)
+            return commit(cursor, self.clock.now_ms(), units, request, touched)
 
         return await self._writer.run(work, lambda: self.signals.fire(touched), is_small=_is_small(units, request))
 
@@ -84,7 +84,7 @@ class SqliteStore:
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
         def work(cursor: apsw.Cursor) -> list[Claim]:
-            until = self._clock.now_ms() + lease_ms
+            until = self.clock.now_ms() + lease_ms
             return [claim for claim in claims if not _renew(cursor, claim, until)]
 
         return self._writer.run_blocking(work)
@@ -172,10 +172,10 @@ class SqliteStore:
         return await self._change(lambda c: admin.retry(c, id))
 
     async def remove(self, id: str) -> bool:
-        return await self._change(lambda c: admin.remove(c, id, self._clock.now_ms()))
+        return await self._change(lambda c: admin.remove(c, id, self.clock.now_ms()))
 
     async def drain(self, queue: str, *, delayed: bool = False) -> int:
-        return await self._delete(lambda c, touched: admin.drain(c, queue, delayed, self._clock.now_ms(), touched))
+        return await self._delete(lambda c, touched: admin.drain(c, queue, delayed, self.clock.now_ms(), touched))
 
     async def _change(self, work: Callable[[apsw.Cursor], set[str]]) -> bool:
         touched = await self._writer.run(work)
@@ -205,7 +205,7 @@ class SqliteStore:
             if not schedules.put(cursor, row, was):
                 return False
             if unit is not None:
-                commit(cursor, self._clock.now_ms(), (unit,), None, touched)
+                commit(cursor, self.clock.now_ms(), (unit,), None, touched)
             return True
 
         return await self._writer.run(work, lambda: self.signals.fire({*touched, "schedules"}))
@@ -220,7 +220,7 @@ class SqliteStore:
         return await self._reader.run(schedules.list_)
 
     async def due_schedules(self, after: ScheduleRow | None = None, limit: int = 100) -> DueSchedules:
-        return await self._reader.run(lambda c: schedules.due(c, self._clock.now_ms(), after, limit))
+        return await self._reader.run(lambda c: schedules.due(c, self.clock.now_ms(), after, limit))
 
     async def next_schedule(self, after_ms: int = 0) -> int | None:
         return await self._reader.run(lambda c: schedules.next_due(c, after_ms))
@@ -257,15 +257,15 @@ class SqliteStore:
     # State
 
     async def state(self, key: str) -> StateRow | None:
-        return await self._reader.run(lambda c: state.get(c, key, self._clock.now_ms()))
+        return await self._reader.run(lambda c: state.get(c, key, self.clock.now_ms()))
 
     async def states(self, prefix: str, *, after: str | None = None, limit: int = 100) -> list[StateRow]:
-        return await self._reader.run(lambda c: state.list_(c, prefix, after, limit, self._clock.now_ms()))
+        return await self._reader.run(lambda c: state.list_(c, prefix, after, limit, self.clock.now_ms()))
 
     # Housekeeping
 
     async def sweep(self, what: Retention, limit: int = BATCH_SIZE) -> dict[str, int]:
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         last = await self._reader.run(lambda c: housekeeping.last_to_delete(c, what))
         return await self._delete(
             lambda c, touched: housekeeping.sweep(c, what, last, Batch(limit), now, self._namespace, touched)

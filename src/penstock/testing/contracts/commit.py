@@ -211,6 +211,11 @@ class ProfileContract(StoreUnderTest):
         assert profile.max_unordered_finishes >= 1
         assert profile.prefetch >= 0
 
+    async def test_its_clock_and_its_replies_show_one_time(self, store: Store, clock: FakeClock) -> None:
+        now = clock.advance("5s")
+        assert store.clock.now_ms() == now
+        assert (await store.commit([unit(events=[event("order.created")])])).now == now
+
     async def test_commits_in_flight_are_applied_in_the_order_of_the_calls(self, store: Store) -> None:
         lanes = store.profile.max_commits_in_flight
         for round in range(10):

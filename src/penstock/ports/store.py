@@ -442,7 +442,7 @@ class Retention(msgspec.Struct, frozen=True):
 class Housekeeping(Protocol):
     """Retention, and facts about the store."""
 
-    async def sweep(self, what: Retention, limit: int = 200) -> dict[str, int]:
+    async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
         """Remove one batch in short transactions: at most `limit` runs, jobs, events, states and others (smaller rows).
 
         Return how many of each, oldest first. Until all are 0, call again. Open work is never removed. A run that owns

@@ -128,7 +128,9 @@ def read_line(line: bytes, number: int, engines: Engines | None = None) -> Saved
     except (msgspec.DecodeError, PenstockError) as problem:
         raise _not_a_run(number, problem) from None
     if saved.penstock > FORMAT:
-        raise BadExport(f"line {number} was written by a newer Penstock (format {saved.penstock}): upgrade")
+        raise BadExport(
+            f"line {number} was written by a newer version of Penstock (format {saved.penstock}); upgrade Penstock"
+        )
     if engines is not None:
         engine = engines.of_run_kind(saved.kind)
         try:
@@ -151,7 +153,7 @@ def read_runs(data: bytes, engines: Engines | None = None) -> Iterator[SavedRun]
             continue
         saved = read_line(line, number, engines)
         if saved.run in seen:
-            raise BadExport(f"line {number}: run {saved.run!r} is in the file twice")
+            raise BadExport(f"line {number}: run {saved.run!r} occurs twice in the file")
         seen.add(saved.run)
         yield saved
 
@@ -338,7 +340,7 @@ class Importer:
     async def _commit(self, unit: Unit) -> None:
         receipt = (await self._store.commit([unit])).receipts[0]
         if not isinstance(receipt, Committed):
-            raise RunError("another process changed the store meanwhile: import again")
+            raise RunError("another process changed the store during the import; run the import again")
 
 
 def _new_jobs(engines: Engines, saved: SavedRun) -> list[NewJob]:

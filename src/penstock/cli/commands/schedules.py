@@ -81,7 +81,7 @@ def add(
     row, is_past = asyncio.run(_add(common, id, times, target))
     schedule = schedule_to_dict(row)
     if times.at is not None and is_past:
-        warn(f"--at {times.at} is in the past: it fires as soon as a worker runs.")
+        warn(f"--at {times.at} is in the past; the schedule fires as soon as a worker runs.")
     print_result(f"Schedule {id} fires {schedule['when']}, next at {schedule['next']}.", schedule, json=common.json)
     return 0
 
@@ -207,4 +207,4 @@ async def _run_now(common: CommonOptions, id: str) -> str:
 async def _remove(common: CommonOptions, id: str) -> None:
     async with build_store_app(common) as app:
         if not await app.schedules.remove(id):
-            raise UnknownSchedule(f"there is no schedule {id!r}: `penstock schedules` lists them")
+            raise UnknownSchedule(f"no schedule with id {id!r}; run `penstock schedules` to see the ids")

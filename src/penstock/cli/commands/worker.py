@@ -86,7 +86,7 @@ async def _work_in_processes(count: int, queues: str | None, concurrency: int | 
 def check_handlers(app: App) -> None:
     """Raise if there is nothing to work on."""
     if not app.registry.handlers():
-        raise ConfigError(f"nothing to work on: there is no flow, step or job in {app.settings.dir!r}")
+        raise ConfigError(f"nothing to work on; found no flow, step or job in {app.settings.dir!r}")
 
 
 async def _watch_parent(app: App, parent: int | None) -> None:

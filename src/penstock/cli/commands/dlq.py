@@ -86,7 +86,7 @@ def redrive(
     limit: Annotated[int | None, Parameter(help="With --all: maximum number to redrive.")] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Redrive dead letters: put one, or those of a queue, back to work.
+    """Redrive a dead letter, or all dead letters of a queue: their jobs are enqueued again.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ def enqueue(
     input: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Input: JSON, @FILE or -.")] = None,
     name: Annotated[str | None, Parameter(help="Name of the job, if several handlers share the queue.")] = None,
     key: Annotated[
-        str | None, Parameter(help="Idempotency key; becomes the job's id. The same key adds one job only.")
+        str | None, Parameter(help="Idempotency key; becomes the job's id. The same key adds only one job.")
     ] = None,
     delay: Annotated[str | None, Parameter(allow_leading_hyphen=True, help=DELAY_HELP)] = None,
     priority: Annotated[int | None, Parameter(help=PRIORITY_HELP)] = None,

@@ -31,7 +31,7 @@ def list_jobs(
     /,
     *,
     state: Annotated[JobState | None, Parameter(help="Only jobs in this state; default unfinished jobs.")] = None,
-    after: Annotated[str | None, Parameter(help="Only jobs after the job with this id; needs --state.")] = None,
+    after: Annotated[str | None, Parameter(help="Only jobs after the job with this id; requires --state.")] = None,
     limit: Annotated[int, Parameter(help="Maximum number of jobs per state.")] = 50,
     reveal: Reveal = False,
     common: CommonOptions = COMMON_DEFAULTS,

@@ -32,16 +32,18 @@ class TimeOptions:
 
     every: Annotated[str | None, Parameter(help="Interval: 30s, 5m, 1d.")] = None
     cron: Annotated[str | None, Parameter(help="Cron expression, such as '0 9 * * 1-5'.")] = None
-    at: Annotated[str | None, Parameter(help="One time, such as 2030-01-31T09:00:00+01:00.")] = None
+    at: Annotated[str | None, Parameter(help="Fire once at this time, such as 2030-01-31T09:00:00+01:00.")] = None
     tz: Annotated[str, Parameter(help="Time zone of --cron.")] = "UTC"
     start: Annotated[str | None, Parameter(help="Do not fire before this time.")] = None
     end: Annotated[str | None, Parameter(help="Do not fire after this time.")] = None
     limit: Annotated[int | None, Parameter(help="Maximum number of times to fire.")] = None
     overlap: Annotated[
         Overlap,
-        Parameter(help="While the last run is open: start another, skip this time, queue it, or replace the run."),
+        Parameter(help="If the last run is still open: start another, skip this time, queue it, or replace the run."),
     ] = "allow"
-    catch_up: Annotated[CatchUp, Parameter(help="Times missed while no worker ran: fire one, all or none.")] = "one"
+    catch_up: Annotated[
+        CatchUp, Parameter(help="For times missed while no worker was running: fire one, all or none.")
+    ] = "one"
 
 
 _NO_TIMES = TimeOptions()

@@ -24,12 +24,14 @@ from ..tables import pluralize
 PARENT_CHECK_INTERVAL_S = 1.0
 
 
-CONCURRENCY_HELP = "Handlers at a time; default PENSTOCK_CONCURRENCY, then 10."
+CONCURRENCY_HELP = "Maximum number of concurrent handlers; default PENSTOCK_CONCURRENCY, then 10."
 
 
 def worker(
     *,
-    queues: Annotated[list[str] | None, Parameter(negative="", help="Only these queues: a,b or repeated.")] = None,
+    queues: Annotated[
+        list[str] | None, Parameter(negative="", help="Only these queues, comma-separated; may be repeated.")
+    ] = None,
     concurrency: Annotated[int | None, Parameter(help=CONCURRENCY_HELP)] = None,
     processes: Annotated[int, Parameter(help="Number of worker processes; one that dies is restarted.")] = 1,
     child_of: Annotated[int | None, Parameter(show=False)] = None,

@@ -198,7 +198,7 @@ async def test_nothing_is_imported_if_one_line_is_wrong(memory: Any, shared: Any
         (first.replace(b'"step":"order"', b'"step":7'), BadExport, "line 2 is not a run written by"),
         (first.replace(b'"queue"', b'"place"'), BadExport, "line 2 is not a run written by"),
         (first.replace(b'"penstock":3', b'"penstock":9'), BadExport, r"newer Penstock \(format 9\)"),
-        (second, BadExport, "line 2: run 'second' is in the file twice"),
+        (second, BadExport, "line 2: run 'second' occurs twice in the file"),
     ]
     async with shared(shop.order) as b:
         for line, error, message in wrong:
@@ -208,7 +208,7 @@ async def test_nothing_is_imported_if_one_line_is_wrong(memory: Any, shared: Any
             await b.runs.import_(second.decode())
         assert await b.runs.list() == []
         await b.runs.import_(first)
-        with pytest.raises(RunError, match="run 'first' is in this store already: nothing was imported"):
+        with pytest.raises(RunError, match="run 'first' already exists in this store; nothing was imported"):
             await b.runs.import_(second + b"\n" + first)
         assert [row.id for row in await b.runs.list()] == ["first"]
         assert await b.runs.import_(b"\n") == []

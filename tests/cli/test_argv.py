@@ -44,7 +44,7 @@ def test_an_option_value_is_not_taken_for_a_command(penstock: Callable, project:
         (["--json"], "options come after the command: penstock COMMAND --json."),
         (["jobs", "--limit", "5"], "options come after the command: penstock jobs COMMAND --limit."),
         (["runs", "--limit", "5", "list"], "the command list must come before its options: penstock runs list --limit"),
-        (["--url", "sqlite:///other.db", "runs", "shw"], "there is no command 'runs shw': did you mean 'show'?"),
+        (["--url", "sqlite:///other.db", "runs", "shw"], "no command named 'runs shw'; did you mean 'show'?"),
         (["--url", "runs"], "options come after the command: penstock COMMAND --url."),
     ],
 )

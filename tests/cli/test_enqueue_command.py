@@ -61,7 +61,11 @@ def test_the_same_key_is_added_once(penstock: Callable) -> None:
         (["pictures", "--key", "a b"], "'a b' cannot be used as job id", "bad_id"),
         (["pictures", "--priority", "-1"], "priority=-1", "bad_priority"),
         (["mail", "--name", "check", "--input", "7"], "the input of check does not match", "schema_violation"),
-        (["pictures", "--url", ":memory:"], "is in memory and ends with this command: use a file", "config_error"),
+        (
+            ["pictures", "--url", ":memory:"],
+            "is in memory and is lost when this command ends. Use a file",
+            "config_error",
+        ),
     ],
 )
 def test_errors(penstock: Callable, args: list[str], message: str, code: str) -> None:
@@ -74,4 +78,4 @@ def test_errors(penstock: Callable, args: list[str], message: str, code: str) ->
 def test_an_unknown_job_name_is_warned_about(penstock: Callable) -> None:
     answer = penstock("enqueue", "mail", "--name", "chek")
     assert answer.code == 0
-    assert "job 'chek' in queue 'mail' has no handler here: did you mean 'check'?" in answer.err
+    assert "job 'chek' in queue 'mail' has no handler here; did you mean 'check'?" in answer.err

@@ -15,7 +15,7 @@ from penstock.cli.commands import run
 @pytest.mark.parametrize(
     ("args", "message", "code"),
     [
-        (["run", "gret"], "there is no flow 'gret': did you mean 'greet'?", "unknown_flow"),
+        (["run", "gret"], "no flow named 'gret'; did you mean 'greet'?", "unknown_flow"),
         (["start", "gret"], "did you mean 'greet'?", "unknown_flow"),
         (["run", "greet", "--input", "{"], "the value of --input is not JSON", "not_json"),
         (["run", "greet", "--input", '{"a": NaN}'], "NaN is not JSON", "not_json"),
@@ -35,12 +35,12 @@ from penstock.cli.commands import run
         (["run", "greet", "more"], "more", "usage"),
         (["run", "greet", "--nope"], "--nope", "usage"),
         (["rnu"], 'Did you mean "run"', "usage"),
-        (["run", "greet", "--dir", "nope"], "there is no folder 'nope' here", "config_error"),
+        (["run", "greet", "--dir", "nope"], "folder 'nope' not found", "config_error"),
         (["run", "greet", "--url", "nonsense"], "is not a store", "bad_setting"),
         (["run", "greet", "--url", "sqlite:///workers"], "cannot write workers", "store_unavailable"),
         (["runs", "--url", "sqlite:///nope.db"], "there is no store at nope.db", "not_found"),
         (["worker", "--concurrency", "0"], "at least 1", "bad_setting"),
-        (["events", "x", "--after", "7"], "'7' is not an event id", "bad_id"),
+        (["events", "x", "--after", "7"], "invalid event id '7'", "bad_id"),
         (["events", "x", "--limit", "0"], "at least 1", "usage"),
     ],
 )
@@ -80,8 +80,8 @@ def test_a_file_that_does_not_import_is_a_warning(penstock: Callable, project: P
     assert "result Hello, Ada!" in answer.out
     warnings = answer.err.splitlines()
     assert len(warnings) == 2
-    assert "broken.py:3: the file does not import: ModuleNotFoundError" in warnings[0]
-    assert "typo.py:1: the file does not import: SyntaxError" in warnings[1]
+    assert "broken.py:3: the file cannot be imported: ModuleNotFoundError" in warnings[0]
+    assert "typo.py:1: the file cannot be imported: SyntaxError" in warnings[1]
     assert all(line.startswith("warning: ") and line.endswith("[import_failed]") for line in warnings)
 
 

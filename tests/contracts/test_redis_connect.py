@@ -52,7 +52,7 @@ async def test_user_and_password(tmp_path: Path) -> None:
         assert await store.queues() == []
         await store.close()
         for url in (bad, f"redis://127.0.0.1:{server.port}"):
-            with pytest.raises(StoreError, match="check user, password and ACL") as problem:
+            with pytest.raises(StoreError, match="check the user, the password and the ACL") as problem:
                 await RedisStore(url).open()
             assert "wrong@" not in str(problem.value)
     finally:

@@ -110,7 +110,7 @@ async def test_a_read_during_a_write_is_refused(path: Path) -> None:
         return rows
 
     async with open_store(path, read_only=True) as reading:
-        with pytest.raises(StoreUnavailable, match="was written while it was read: read again"):
+        with pytest.raises(StoreUnavailable, match="was changed while it was being read; read it again"):
             await reading._reader.run(read_during_write)
         assert await jobs(reading) == ["first"]
 
@@ -142,15 +142,15 @@ async def test_files_that_cannot_be_read(tmp_path: Path, path: Path) -> None:
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with pytest.raises(StoreError, match=r"older Penstock \(schema version 1.*use a new file"):
+    with pytest.raises(StoreError, match=r"older version of Penstock \(schema version 1.*use a new file"):
         await _jobs_of(path)
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StoreError, match=r"newer Penstock \(schema version 99.*upgrade Penstock"):
+    with pytest.raises(StoreError, match=r"newer version of Penstock \(schema version 99.*upgrade Penstock"):
         await _jobs_of(path)
     (tmp_path / "empty.db").touch()
-    with pytest.raises(StoreError, match=r"empty.db has no schema yet: open it once without \?mode=ro"):
+    with pytest.raises(StoreError, match=r"empty.db has no schema yet; open it once without \?mode=ro"):
         await _jobs_of(tmp_path / "empty.db")
 
 

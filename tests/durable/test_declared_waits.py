@@ -143,7 +143,7 @@ async def test_an_unknown_on_timeout_step_is_reported_at_registration() -> None:
         ({"type": "event"}, "kind"),
         ({"type": "time"}, "delay"),
         ({"type": "time", "delay": "1h", "timeout": "1h"}, "no timeout"),
-        ({"type": "event", "eventKind": "paid", "onTimeout": "x"}, "without a timeout"),
+        ({"type": "event", "eventKind": "paid", "onTimeout": "x"}, "requires a timeout"),
         ({"type": "event", "eventKind": "paid", "untill": 1}, "untill"),
         ([], "mapping"),
     ],

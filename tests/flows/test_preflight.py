@@ -127,7 +127,7 @@ async def other_input(input: Order, ctx: Any) -> Any: ...
     ("body", "code", "words"),
     [
         (other_kind, "non_determinism", "charge#1 was recorded as a run and is a time now"),
-        (other_order, "non_determinism", "charge#1 was recorded before answered#1 and comes after it now"),
+        (other_order, "non_determinism", "charge#1 was recorded before answered#1 but now comes after it"),
         (other_emit, "non_determinism", "emit 1 was recorded as 'noted'"),
         (swallows, "suspend_swallowed", "caught the exception"),
         (raises, "LookupError", "does not like it"),

@@ -142,7 +142,7 @@ async def test_an_unknown_on_timeout_step_is_reported_at_registration() -> None:
         ({"type": "tide"}, "'time', 'event' or 'trigger'"),
         ({"type": "event"}, "kind"),
         ({"type": "time"}, "delay"),
-        ({"type": "time", "delay": "1h", "timeout": "1h"}, "no timeout"),
+        ({"type": "time", "delay": "1h", "timeout": "1h"}, "cannot have a timeout"),
         ({"type": "event", "eventKind": "paid", "onTimeout": "x"}, "requires a timeout"),
         ({"type": "event", "eventKind": "paid", "untill": 1}, "untill"),
         ([], "mapping"),

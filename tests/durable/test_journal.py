@@ -83,7 +83,7 @@ def test_one_name_at_two_lines_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["", "a#1", "a!", "~a", "a:b", "x" * 101, 7, None])
 def test_invalid_names_are_refused(name: Any) -> None:
-    with pytest.raises(NonDeterminism, match="invalid name .* for a durable call"):
+    with pytest.raises(NonDeterminism, match=r"invalid name .* for a durable call"):
         fresh().next_call(name, "run")
 
 

@@ -75,7 +75,7 @@ DECORATED = {
     "attempts": ('@job(retry=RetryPolicy(attempts="x"))', "retry.attempts must be a whole number of at least 1"),
     "dead_letter_queue": ('@job(queue="dl", dead_letter_queue=7)', "dead_letter_queue must be a string, got 7"),
     "idempotency_key": ('@flow("f", key=5)', 'key must be "auto"'),
-    "a key's path": ('@job(key="order.id")', "key='order.id': write \"auto\""),
+    "a key's path": ('@job(key="order.id")', 'key must be "auto"'),
     "rate_key": ('@job(rate_limit="5/1s", rate_key=5)', "rate_key must be a path in the input"),
     "max": (
         '@job(rate_limit={"max": "5", "duration": "1s"})',
@@ -182,8 +182,8 @@ async def test_the_error_of_a_key_function_names_it() -> None:
     ("options", "expected"),
     [
         ({"handlers": mail}, "handlers must be a list, got mail; for a single value, pass [mail]"),
-        ({"handlers": 5}, "handlers is 5, a single value"),
-        ({"handlers": "mail"}, "handlers is 'mail', a single value"),
+        ({"handlers": 5}, "handlers must be a list, got 5"),
+        ({"handlers": "mail"}, "handlers must be a list, got 'mail'"),
         ({"handlers": (), "bridges": 5}, "bridges must be a list, got 5; for a single value, pass [5]"),
     ],
 )

@@ -456,7 +456,7 @@ def test_an_async_condition_is_refused(name: str) -> None:
     async def later(event: Any) -> bool:
         return False
 
-    with pytest.raises(DefinitionError, match=f"the {name} of 'x' is async"):
+    with pytest.raises(DefinitionError, match=f"the {name} of 'x' must be a plain function"):
 
         @step(on="x", **{name: later})
         async def work() -> None: ...

@@ -189,8 +189,8 @@ BOTH = {"failParentOnFailure": True, "ignoreDependencyOnFailure": True}
         ({"queue": "books", "child": []}, "did you mean 'children'"),
         ({"queue": "books", "children": [{"queue": "a", "opts": {"atempts": 3}}]}, "opts of child 1 of the tree"),
         ({"queue": "books", "children": [{"queue": "a", "opts": BOTH}]}, "use only one of them"),
-        ({"queue": "books", "children": {"queue": "a"}}, "pass a list"),
-        ("books", "pass a Node"),
+        ({"queue": "books", "children": {"queue": "a"}}, "the children of the tree must be a list"),
+        ("books", "the tree must be a Node"),
         ({"queue": "books", "children": [{"queue": "a"}] * MAX_JOBS}, "Split it into several trees"),
     ],
 )
@@ -201,7 +201,7 @@ async def test_an_invalid_tree_is_refused(memory: Make, tree: Any, expected: str
 
 
 async def test_an_invalid_node_is_refused(memory: Make) -> None:
-    with pytest.raises(BadArgument, match="on_failure must be one of .*, got 'explode'"):
+    with pytest.raises(BadArgument, match=r"on_failure must be one of .*, got 'explode'"):
         Node("books", on_failure="explode")  # type: ignore[arg-type]
     endless: list[Any] = []
     endless.append({"queue": "a", "children": endless})

@@ -147,7 +147,7 @@ def test_schedules_of_worker_files(tmp_path: Path, memory: Any) -> None:
         (5, "a schedule must be a cron expression"),
         ({"every": "1h", "cron": "* * * * *"}, "exactly one of"),
         ({"every": "1h", "overlaps": "skip"}, "unknown key 'overlaps'.*did you mean 'overlap'"),
-        ({"every": "1h", "limit": 0}, "limit=0"),
+        ({"every": "1h", "limit": 0}, "limit must be a whole number of at least 1, got 0"),
         ({"every": "1h", "start": "soon"}, "start must be a time"),
         ({"every": "1h", "start": "2030-01-01T00:00:00"}, "has no time zone"),
         ({"every": "1h", "id": "no id"}, "'no id'"),

@@ -61,7 +61,7 @@ class Node:
     def __post_init__(self) -> None:
         words = [one.value for one in OnFailure]
         if self.on_failure not in words:
-            raise BadArgument(f"on_failure must be one of {', '.join(words)}, got {self.on_failure!r}")
+            raise BadArgument(f"on_failure must be one of {', '.join(map(repr, words))}, got {self.on_failure!r}")
         if isinstance(self.children, Node | str | Mapping) or not isinstance(self.children, Sequence):
             raise BadArgument(f"children must be a list of nodes, got {self.children!r}")
 

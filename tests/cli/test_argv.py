@@ -66,7 +66,7 @@ def test_an_input_has_three_option_names(penstock: Callable, project: Path, opti
     added = penstock("schedules", "add", "s", "--flow", "greet", "--every", "1d", *options, "--json")
     assert added.json["input"] == 7
     assert "no trigger has this token" in penstock("fire", "nope", *options).err
-    assert "there is no dead letter" in penstock("dlq", "redrive", "nope", *options).err
+    assert "no dead letter with id" in penstock("dlq", "redrive", "nope", *options).err
     again = penstock("runs", "replay", started, *options).lines[-1]
     assert json.loads(penstock("runs", "show", again, "--json").out)["input"] == 7
 

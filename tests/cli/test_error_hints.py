@@ -21,8 +21,8 @@ def _runs(penstock: Callable, project: Path) -> None:
     ("args", "message", "code"),
     [
         (["runs", "--status", "faild"], "got 'faild'; did you mean 'failed'?", "bad_argument"),
-        (["runs", "--flow", "gret"], "there are no runs of flow 'gret': did you mean 'greet'?", "unknown_flow"),
-        (["runs", "--before", "nope"], "there is no run 'nope'", "unknown_run"),
+        (["runs", "--flow", "gret"], "no runs of flow 'gret'; did you mean 'greet'?", "unknown_flow"),
+        (["runs", "--before", "nope"], "no run with id 'nope'", "unknown_run"),
         (["runs", "shw", "mine"], "no command named 'runs shw'; did you mean 'show'?", "usage"),
         (["queues", "stop"], "no command named 'queues stop'; commands: ", "usage"),
         (["start", "greet", "more"], "unexpected argument 'more'; did you mean --input?", "usage"),
@@ -30,7 +30,7 @@ def _runs(penstock: Callable, project: Path) -> None:
         (["emit", "a.b", "7"], "unexpected argument '7'; did you mean --data?", "usage"),
         (["runs", "show", "mine", "more"], "unexpected argument 'more'.", "usage"),
         (["run", "greet", "--input", "order.json"], "to read the file of that name, use --input @order.json", "json"),
-        (["start", "greet", "--delay", "-5s"], "--delay: '-5s' is not a duration", "usage"),
+        (["start", "greet", "--delay", "-5s"], "--delay: invalid duration '-5s'", "usage"),
         (
             ["schedules", "add", "s", "--flow", "greet", "--every", "1d", "--input", "{id: 7}"],
             '--input \'{"id": ',
@@ -38,10 +38,10 @@ def _runs(penstock: Callable, project: Path) -> None:
         ),
         (["state", "set", "a", "zzz"], "the value is not valid JSON: ", "not_json"),
         (["state", "set", "a", "zzz"], "a string needs double quotes inside the single quotes: '\"zzz\"'", "not_json"),
-        (["dlq", "list", "fals"], "there is no queue 'fals': did you mean 'fails", "unknown_queue"),
-        (["dlq", "redrive", "--all", "fals"], "there is no queue 'fals': did you mean 'fails", "unknown_queue"),
+        (["dlq", "list", "fals"], "no queue named 'fals'; did you mean 'fails", "unknown_queue"),
+        (["dlq", "redrive", "--all", "fals"], "no queue named 'fals'; did you mean 'fails", "unknown_queue"),
         (["dlq", "show", "nope"], "no dead letter with id 'nope'; run `penstock dlq` to see the queues", "unknown_job"),
-        (["queues", "pause", "gret"], "there is no queue 'gret': did you mean 'greet'?", "unknown_queue"),
+        (["queues", "pause", "gret"], "no queue named 'gret'; did you mean 'greet'?", "unknown_queue"),
     ],
 )
 def test_the_error_suggests_a_fix(penstock: Callable, args: list[str], message: str, code: str) -> None:

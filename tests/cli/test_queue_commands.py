@@ -70,7 +70,7 @@ def test_a_queue_is_paused_and_resumed(penstock: Callable) -> None:
     assert penstock("queues", "pause", "pictures").out == "Queue pictures is paused.\n"
     assert [row["paused"] for row in rows(penstock("queues", "--json")) if row["queue"] == "pictures"] == [True]
     assert penstock("queues", "resume", "pictures", "--json").json == {"queue": "pictures", "paused": False}
-    assert "there is no queue 'pictres'" in penstock("queues", "pause", "pictres").err
+    assert "no queue named 'pictres'" in penstock("queues", "pause", "pictres").err
 
 
 def test_a_queue_is_drained(penstock: Callable) -> None:
@@ -258,5 +258,5 @@ def test_the_state_of_a_run(penstock: Callable) -> None:
     assert penstock("state", "get", "seen", "--run", "mine").out == "once\n"
     assert penstock("state", "get", "seen").code == 2
     assert "[unknown_run]" in penstock("state", "set", "a", "1", "--run", "nope").err
-    assert "cannot be a state key" in penstock("state", "set", "x" * 501, "1").err
-    assert "'soon' is not a duration" in penstock("state", "set", "a", "1", "--ttl", "soon").err
+    assert "a state key must have 1 to 500 characters" in penstock("state", "set", "x" * 501, "1").err
+    assert "invalid duration 'soon'" in penstock("state", "set", "a", "1", "--ttl", "soon").err

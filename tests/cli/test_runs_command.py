@@ -87,5 +87,5 @@ def test_an_unknown_run(penstock: Callable) -> None:
     penstock("start", "greet")
     answer = penstock("runs", "show", "nope")
     assert (answer.code, answer.out) == (2, "")
-    assert "there is no run 'nope'" in answer.err
+    assert "no run with id 'nope'" in answer.err
     assert "[unknown_run]" in answer.err

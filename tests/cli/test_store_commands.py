@@ -224,4 +224,4 @@ def test_doctor_counts_connections(penstock: Callable) -> None:
     answer = penstock("doctor", "--url", f"{postgres_server.url()}&pool=500")
     assert answer.code == 2
     assert "✗ store" in answer.out
-    assert "a process uses up to 502: raise it" in answer.out
+    assert "a process uses up to 502; raise the limit" in answer.out

@@ -37,7 +37,7 @@ def test_invalid_urls_are_refused(url: str) -> None:
 
 
 async def test_no_server_on_the_port() -> None:
-    with pytest.raises(StoreUnavailable, match="is it running"):
+    with pytest.raises(StoreUnavailable, match="check that the server is running"):
         await RedisStore(f"redis://127.0.0.1:{redis_server.free_port()}").open()
 
 
@@ -96,7 +96,7 @@ def test_unknown_url_options_are_refused() -> None:
 
 def test_untested_bullmq_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(scripts.FILES, "pause-7", "0" * 16)
-    with pytest.raises(ConfigError, match=r"pause-7.lua of bullmq 3\.4\.4 is not the one"):
+    with pytest.raises(ConfigError, match=r"pause-7.lua of bullmq 3\.4\.4 differs from the tested version"):
         scripts._bullmq_file("pause-7")
 
 

@@ -133,7 +133,7 @@ async def test_a_log_without_its_index(path: Path, tmp_path: Path) -> None:
 
 
 async def test_files_that_cannot_be_read(tmp_path: Path, path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match=r"there is no file .*nope\.db"):
+    with pytest.raises(StoreUnavailable, match=r"file .*nope\.db not found"):
         await _jobs_of(tmp_path / "nope.db")
     assert not (tmp_path / "nope.db").exists()
     (tmp_path / "notes.txt").write_bytes(b"x" * 5000)
@@ -159,7 +159,7 @@ async def test_a_file_to_migrate(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     before = files(path)
     monkeypatch.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
     with pytest.raises(
-        StoreError, match=r"schema version \d+, this Penstock reads \d+: open it once without \?mode=ro"
+        StoreError, match=r"schema version \d+, but this version of Penstock reads \d+; open it once without \?mode=ro"
     ):
         await _jobs_of(path)
     assert files(path) == before

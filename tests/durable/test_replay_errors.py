@@ -127,7 +127,11 @@ MISTAKES: list[tuple[Mistake, str, str]] = [
         r"pay#1 was recorded as a run but is now a time. Use a new name for the new call",
     ),
     (order_changed, "non_determinism", r"a#1 was recorded before b#1 but now comes after it. Keep the order"),
-    (duplicate_name, "duplicate_name", r"the name 'pay' is used at .*errors.py:\d+ and at .*errors.py:\d+: give each"),
+    (
+        duplicate_name,
+        "duplicate_name",
+        r"the name 'pay' is used for durable calls at .*errors.py:\d+ and at .*errors.py:\d+; use a different name",
+    ),
     (
         gathered_calls,
         "concurrent_durable_call",
@@ -145,7 +149,7 @@ MISTAKES: list[tuple[Mistake, str, str]] = [
     (
         another_branch_by_the_time,
         "non_determinism",
-        r"day#1 was recorded as a wait .* reached night#1 without it now",
+        r"day#1 was recorded as a wait .* reached night#1 without it",
     ),
     (a_wait_left_out, "non_determinism", r"time#1 was recorded as a wait .*reached its beginning without it now"),
     (a_first_that_lost_its_winner, "non_determinism", r"first#1 was recorded as won by 'late'.*later, paid"),

@@ -173,7 +173,7 @@ async def test_an_input_too_deep_is_refused(memory: Any) -> None:
 @pytest.mark.parametrize("bad", [{"tags": {"n": 1}}, {"tags": {1: "n"}}, {"correlation_id": 7}])
 async def test_invalid_text_is_refused(memory: Any, bad: dict[str, Any]) -> None:
     async with memory(one) as a:
-        with pytest.raises(PayloadError, match="pass a string"):
+        with pytest.raises(PayloadError, match="must be a string"):
             await a.start("one", **bad)
 
 

@@ -96,7 +96,7 @@ def test_an_app_refuses_an_unknown_setting() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("lease", "soon", "'soon' is not a duration"),
+        ("lease", "soon", "invalid duration 'soon'"),
         ("lease", "1ms", "lease must be at least 500ms, got 1ms"),
         ("lease", "never", "cannot be switched off"),
         ("concurrency", "many", "concurrency must be a whole number of at least 1, got 'many'"),

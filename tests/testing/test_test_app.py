@@ -291,7 +291,7 @@ async def test_the_timeout_names_a_schedule_that_keeps_firing(monkeypatch: pytes
         monkeypatch.setattr(auto_clock, "MENTION_SCHEDULE_AFTER_FIRINGS", 1)
         monkeypatch.setattr(auto_clock, "TIMEOUT_S", 1)
         with pytest.raises(
-            AssertionError, match=r"schedule 'often' fired \d+ times meanwhile.*schedules.pause\('often'\)"
+            AssertionError, match=r"schedule 'often' fired \d+ times in that time.*schedules.pause\('often'\)"
         ):
             await app.run_flow("patient")
 

@@ -331,7 +331,7 @@ async def test_an_app_runs_one_worker_at_a_time(memory: Any) -> None:
 
     entered = False
     async with memory(work) as a, a.workers.background():
-        with pytest.raises(ConfigError, match="runs a worker already"):
+        with pytest.raises(ConfigError, match="already runs a worker"):
             async with a.workers.background():
                 entered = True
         assert not entered

@@ -162,11 +162,11 @@ async def import_runs(app: App, data: bytes, on_run: Callable[[str], object] | N
     """Import every run of an export, or none if the store already has one of them; return their ids."""
     if not isinstance(data, bytes):
         raise BadArgument(
-            f"data is of type {type(data).__name__}: pass the bytes that `export` returned, or Path(file).read_bytes()"
+            f"data must be the bytes that `export` returned, or Path(file).read_bytes(), got a {type(data).__name__}"
         )
     for saved in read_runs(data, app._engines):
         if await app.store.run(saved.run) is not None:
-            raise RunError(f"run {saved.run!r} is in this store already: nothing was imported")
+            raise RunError(f"run {saved.run!r} already exists in this store; nothing was imported")
     imported: list[str] = []
     async with _open_importer(app) as importer:
         for saved in read_runs(data):
@@ -183,13 +183,13 @@ async def _open_importer(app: App) -> AsyncIterator[Importer]:
     url = app.settings.url
     if app._store is not None:
         raise ConfigError(
-            "runs cannot be imported into a store passed as store=: an import opens the store a second time, by its "
-            "URL; pass the URL instead, such as App('sqlite:///penstock.db')"
+            "runs cannot be imported into a store passed as store=, because an import opens the store a second time, "
+            "by its URL. Pass the URL instead, such as App('sqlite:///penstock.db')"
         )
     if is_memory_url(url):
         raise ConfigError(
-            f"runs cannot be imported into {url!r}: an import opens the store a second time, and one in memory cannot "
-            "be; use a file, such as App('sqlite:///penstock.db')"
+            f"runs cannot be imported into {url!r}, because an import opens the store a second time, which is "
+            "not possible in memory. Use a file, such as App('sqlite:///penstock.db')"
         )
     clock = ReplayClock(app.clock)
     store = open_store(url, clock=clock, namespace=app.settings.namespace)

@@ -352,7 +352,7 @@ class Runs:
         """Return the row of a run; raise RunError if it is not a run of a flow."""
         row = await self._row(id)
         if row.kind != FLOW:
-            raise RunError(f"run {id!r} is of kind {row.kind!r}: only runs of flows have `{method}`")
+            raise RunError(f"run {id!r} is of kind {row.kind!r}; only runs of flows have `{method}`")
         return row
 
     async def _row(self, id: str) -> RunRow:

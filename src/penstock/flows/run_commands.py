@@ -248,7 +248,7 @@ class FlowCommands:
                 f"no run with id {run!r} in this store; run `penstock runs` to see the runs, and check the URL"
             )
         if row.kind != FLOW:
-            raise RunError(f"run {run!r} is of kind {row.kind!r} and not of a flow: use the commands of its engine")
+            raise RunError(f"run {run!r} is of kind {row.kind!r}, not a flow; use the commands of its engine")
         return row
 
 

@@ -176,7 +176,7 @@ def _convert(name: str, value: Any) -> Any:
     if name == "namespace":
         return check_namespace(str(value))
     if name in _CHOICES and value not in _CHOICES[name]:
-        raise ValueError(f"{name} must be {' or '.join(map(repr, _CHOICES[name]))}, got {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, _CHOICES[name]))}, got {value!r}")
     return str(value)
 
 

@@ -172,7 +172,7 @@ def test_a_refused_redrive_is_reported(penstock: Callable) -> None:
     asyncio.run(_delete_run("mine"))
     answer = penstock("dlq", "redrive", "mine.fails.1")
     assert answer.code == 1
-    assert "refused: mine.fails.1.dlq: there is no run 'mine'" in answer.err
+    assert "refused mine.fails.1.dlq: no run with id 'mine'" in answer.err
 
 
 async def _delete_run(run: str) -> None:

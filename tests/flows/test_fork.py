@@ -119,7 +119,7 @@ async def test_a_failed_run_is_forked_from_before_its_failure(app: Any) -> None:
         shop.broken = False
         end = (await a.stream(run))[-1]
         assert end.kind == "flow.failed"
-        with pytest.raises(CannotFork, match="no step was left to run: fork it at "):
+        with pytest.raises(CannotFork, match="no step was left to run after it; fork it at "):
             await a.runs.fork(run, end.id)
         new = await a.runs.fork(run, await event_of(a, run, "step.started", "charge"))
         assert await a.wait_for_end(new) == "completed"

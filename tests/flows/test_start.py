@@ -139,7 +139,7 @@ async def test_an_unknown_flow_suggests_the_nearest(memory: Any) -> None:
     async with memory(checkout) as a:
         with pytest.raises(UnknownFlow, match="did you mean 'checkout'"):
             await a.start("chekout")
-        with pytest.raises(UnknownFlow, match="known flows are checkout"):
+        with pytest.raises(UnknownFlow, match="known flows: checkout"):
             await a.start("zzz")
 
 

@@ -40,8 +40,8 @@ async def test_a_missing_database() -> None:
         ),
         ("shcema=mine", r"unknown option 'shcema' in a Postgres URL; did you mean 'schema'\?"),
         ("sslmod=require", r"unknown option 'sslmod' in a Postgres URL; did you mean 'sslmode'\?"),
-        ("statement_timeout=soon", 'refuses statement_timeout=soon: .*"soon"; fix the URL'),
-        ("wal_level=minimal", "refuses wal_level=minimal"),
+        ("statement_timeout=soon", 'rejected statement_timeout=soon: .*"soon"; fix the URL'),
+        ("wal_level=minimal", "rejected wal_level=minimal"),
         ("sslmode=perhaps", "must be one of: disable, .* fix the URL"),
     ],
 )

@@ -73,9 +73,9 @@ async def test_nothing_can_be_written(path: Path) -> None:
     before = files(path)
     async with open_store(path, read_only=True) as store:
         for change in (apply(store, unit(jobs=[job("second")])), store.pause("orders"), store.sweep(Retention())):
-            with pytest.raises(StoreError, match=r"opened read-only.*remove \?mode=ro"):
+            with pytest.raises(StoreError, match=r"is open read-only.*remove \?mode=ro"):
                 await change
-        with pytest.raises(StoreError, match="opened read-only"):
+        with pytest.raises(StoreError, match="open read-only"):
             store.renew([], 1000)
     assert files(path) == before
 

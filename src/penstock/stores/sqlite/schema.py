@@ -38,9 +38,9 @@ def check_current(version: int, path: str) -> None:
     """Raise unless a file that cannot be migrated, because it is opened read-only, has the current schema."""
     if version < SCHEMA_VERSION:
         found = (
-            f"schema version {version}, this Penstock reads {SCHEMA_VERSION}"
+            f"schema version {version}, but this version of Penstock reads {SCHEMA_VERSION}"
             if version
-            else f"schema version {version}, but this version of Penstock reads {SCHEMA_VERSION}"
+            else "no schema yet"
         )
         raise StoreError(f"{path} has {found}; open it once without ?mode=ro to migrate it")
 

@@ -37,7 +37,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "bad_argument",
         "a state key must be a string or a list of parts, got 7",
     ),
-    "status": (lambda a: a.runs.list(status="faild"), "bad_argument", "got 'faild'; did you mean 'failed'?"),
+    "status": (lambda a: a.runs.list(status="faild"), "bad_argument", "unknown status 'faild'; did you mean 'failed'?"),
     "a strange status": (lambda a: a.runs.list(status="xyz"), "bad_argument", "status must be one of 'running', "),
     "limit": (lambda a: a.runs.list(limit=0), "bad_argument", "limit must be a whole number of at least 1, got 0"),
     "no number": (
@@ -45,7 +45,11 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "bad_argument",
         "limit must be a whole number of at least 1, got 'x'",
     ),
-    "state": (lambda a: a.jobs.list("mail", "wating"), "bad_argument", "got 'wating'; did you mean 'waiting'?"),
+    "state": (
+        lambda a: a.jobs.list("mail", "wating"),
+        "bad_argument",
+        "unknown state 'wating'; did you mean 'waiting'?",
+    ),
     "one payload as text": (
         lambda a: a.jobs.enqueue_many("mail", "abc"),
         "bad_argument",

@@ -20,7 +20,7 @@ def _runs(penstock: Callable, project: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message", "code"),
     [
-        (["runs", "--status", "faild"], "got 'faild'; did you mean 'failed'?", "bad_argument"),
+        (["runs", "--status", "faild"], "unknown status 'faild'; did you mean 'failed'?", "bad_argument"),
         (["runs", "--flow", "gret"], "no runs of flow 'gret'; did you mean 'greet'?", "unknown_flow"),
         (["runs", "--before", "nope"], "no run with id 'nope'", "unknown_run"),
         (["runs", "shw", "mine"], "no command named 'runs shw'; did you mean 'show'?", "usage"),

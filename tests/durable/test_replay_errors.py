@@ -138,8 +138,8 @@ MISTAKES: list[tuple[Mistake, str, str]] = [
         r"b#1 was started while a#1 was still running. Await durable calls one at a time",
     ),
     (gathered_waits, "concurrent_durable_call", r"while a#1 was waiting. Use ctx.all"),
-    (nested_call, "concurrent_durable_call", r"inner#1 started while outer#1 was in progress"),
-    (wait_in_a_call, "concurrent_durable_call", r"time#1 started while outer#1 was in progress"),
+    (nested_call, "concurrent_durable_call", r"inner#1 was started while outer#1 was still running"),
+    (wait_in_a_call, "concurrent_durable_call", r"time#1 was started while outer#1 was still running"),
     (swallowed_and_returned, "suspend_swallowed", r"and returned. Catch Exception, not BaseException"),
     (swallowed_and_raised, "suspend_swallowed", r"and raised RuntimeError. Catch Exception, not BaseException"),
     (finally_returned, "suspend_swallowed", r"do not return from a finally block"),
@@ -151,9 +151,9 @@ MISTAKES: list[tuple[Mistake, str, str]] = [
         "non_determinism",
         r"day#1 was recorded as a wait .* reached night#1 without it",
     ),
-    (a_wait_left_out, "non_determinism", r"time#1 was recorded as a wait .*reached its beginning without it now"),
+    (a_wait_left_out, "non_determinism", r"time#1 was recorded as a wait .*reached its beginning without it"),
     (a_first_that_lost_its_winner, "non_determinism", r"first#1 was recorded as won by 'late'.*later, paid"),
-    (mistake_that_is_caught, "duplicate_name", r"the name 'a' is used at"),
+    (mistake_that_is_caught, "duplicate_name", r"the name 'a' is used for durable calls at"),
 ]
 
 

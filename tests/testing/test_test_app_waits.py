@@ -100,7 +100,7 @@ async def test_a_trigger_is_fired_by_its_name() -> None:
             await app.fire("approval", 1)
         await app.fire("approval", 2, run=other)
         assert (await app.finish(other)).result == 2
-        with pytest.raises(AssertionError, match=r"no run waits for the trigger 'aproval': step 'ask' of run"):
+        with pytest.raises(AssertionError, match=r"no run waits for the trigger 'aproval'; step 'ask' of run"):
             await app.fire("aproval", 1, run=one)
 
 

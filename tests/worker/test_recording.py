@@ -58,7 +58,7 @@ def broken_syntax_error() -> SyntaxError:
 ERRORS: dict[str, tuple[Callable[[], Exception], str]] = {
     "beyond the calendar": (
         lambda: Throttled("429"),
-        "429 (`retry_after` is ignored and the retry policy sets the delay: 18",
+        "429 (`retry_after` is ignored and the retry policy sets the delay: duration 18",
     ),
     "a property that raises": (
         lambda: BrokenRetryAfter("429"),
@@ -66,7 +66,7 @@ ERRORS: dict[str, tuple[Callable[[], Exception], str]] = {
     ),
     "Retry": (
         lambda: Retry("busy", after="99999999d"),
-        "busy (`after` is ignored and the retry policy sets the delay: '999",
+        "busy (`after` is ignored and the retry policy sets the delay: duration '999",
     ),
     "RateLimited": (lambda: RateLimited("99999999d"), "duration '99999999d' is too long; the maximum is 36525d"),
     "retriable": (lambda: BrokenRetriable("hm"), "hm"),

@@ -104,10 +104,9 @@ def check_choice(value: str, known: Iterable[str], what: str) -> str:
     words = list(known)
     if value in words:
         return value
-    hint = did_you_mean(value, words)
-    raise BadArgument(
-        f"{what} must be one of {', '.join(map(repr, words))}, got {value!r}" + (f"; {hint}" if hint else "")
-    )
+    if hint := did_you_mean(value, words):
+        raise BadArgument(f"unknown {what} {value!r}; {hint}")
+    raise BadArgument(f"{what} must be one of {', '.join(map(repr, words))}, got {value!r}")
 
 
 def build_dedupe(key: Any, ttl: Duration | None) -> Dedupe | None:

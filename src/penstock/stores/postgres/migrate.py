@@ -32,7 +32,7 @@ async def _not_set_up(connection: Connection, sql: Statements, address: Address)
     else:
         hint = f"Penstock's tables are in {', '.join(others)}; or" if others else ""
     return StoreError(
-        f"{address.shown} is not set up for this version of Penstock: {f'{hint} run `penstock migrate`'.strip()}"
+        f"{address.shown} is not set up for this version of Penstock; {f'{hint} run `penstock migrate`'.strip()}"
     )
 
 

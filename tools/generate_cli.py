@@ -26,7 +26,7 @@ An error is one sentence on stderr with its [code](../errors.md). With `--json` 
 the same exit code; stdout is then empty or has a complete answer:
 
 ```json
-{"error": {"code": "unknown_flow", "message": "there is no flow 'gret': did you mean 'greet'?"}}
+{"error": {"code": "unknown_flow", "message": "no flow named 'gret'; did you mean 'greet'?"}}
 ```
 
 `hint` is added if there is a command to try, `traceback` with `--debug`. Warnings and the log are other lines on

@@ -128,8 +128,8 @@ class _Reader:
 
     def _read(self, name: str, value: Any, where: str) -> Any:
         if name not in self._known:
-            hint = did_you_mean(name, self._known) or f"known settings are {', '.join(sorted(self._known))}"
-            raise SettingError(f"{where}: there is no setting {name!r}; {hint}")
+            hint = did_you_mean(name, self._known) or f"known settings: {', '.join(sorted(self._known))}"
+            raise SettingError(f"{where}: unknown setting {name!r}; {hint}")
         try:
             return _convert(name, value)
         except (ValueError, TypeError, BadId) as problem:
@@ -142,11 +142,11 @@ def _toml(path: Path, *table: str) -> Mapping[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-        raise SettingError(f"{path.name} cannot be read: {problem}") from None
+        raise SettingError(f"cannot read {path.name}: {problem}") from None
     for name in table:
         found = found.get(name, {})
     if not isinstance(found, dict):
-        raise SettingError(f"{path.name}: [{'.'.join(table)}] must be a table of settings, not {found!r}")
+        raise SettingError(f"{path.name}: [{'.'.join(table)}] must be a table of settings, got {found!r}")
     return found
 
 
@@ -168,13 +168,15 @@ def _convert(name: str, value: Any) -> Any:
     if name in _LISTS:
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
-            raise ValueError(f'{name}={value!r}: write words, as a list or as "a,b"')
+            raise ValueError(
+                f'{name} must be a list of strings or a comma-separated string such as "a,b", got {value!r}'
+            )
         words = [part.strip() for part in parts]
         return tuple(check_name(word, "queue name") if name == "queues" else word for word in words if word)
     if name == "namespace":
         return check_namespace(str(value))
     if name in _CHOICES and value not in _CHOICES[name]:
-        raise ValueError(f"{name}={value!r}: write {' or '.join(map(repr, _CHOICES[name]))}")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, _CHOICES[name]))}, got {value!r}")
     return str(value)
 
 
@@ -182,16 +184,16 @@ def _count(name: str, value: Any) -> int:
     """Convert a value from a file or a variable to a whole number."""
     text = str(value).strip()
     if isinstance(value, bool) or not text.isdecimal() or int(text) < _COUNTS[name]:
-        raise ValueError(f"{name}={value!r}: write a whole number of at least {_COUNTS[name]}")
+        raise ValueError(f"{name} must be a whole number of at least {_COUNTS[name]}, got {value!r}")
     return int(text)
 
 
 def _duration(name: str, value: Any) -> int | None:
     if value in ("never", "off"):
         if not name.startswith("retain_"):
-            raise ValueError(f"{name} cannot be switched off: write a duration such as 30s")
+            raise ValueError(f"{name} cannot be switched off; use a duration such as 30s")
         return None
     ms = to_ms(value)
     if name == "lease" and ms < 500:
-        raise ValueError(f"a lease of {ms} ms is too short to renew: write at least 500ms")
+        raise ValueError(f"lease must be at least 500ms, got {ms}ms")
     return ms

@@ -32,10 +32,10 @@ def warned(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 @pytest.mark.parametrize(
     ("queue", "name", "expected"),
     [
-        ("male", None, "queue 'male' has no handler here: did you mean 'mail'?"),
-        ("zzz", None, "queue 'zzz' has no handler here: known are mail, pictures"),
-        ("orders", None, "queue 'orders' has no handler here: known are mail, pictures"),
-        ("pictures", "rezise", "job 'rezise' in queue 'pictures' has no handler here: did you mean"),
+        ("male", None, "queue 'male' has no handler here; did you mean 'mail'?"),
+        ("zzz", None, "queue 'zzz' has no handler here; known queues: mail, pictures"),
+        ("orders", None, "queue 'orders' has no handler here; known queues: mail, pictures"),
+        ("pictures", "rezise", "job 'rezise' in queue 'pictures' has no handler here; did you mean"),
     ],
 )
 async def test_a_queue_without_a_worker(
@@ -73,5 +73,5 @@ async def test_a_key_with_another_input(warned: pytest.LogCaptureFixture) -> Non
         await app.start(shop, {"id": 7, "token": "secret-1"}, key="o-7")
         assert warned.text == ""
         await app.start(shop, {"id": 8}, key="o-7")
-        assert "run 'o-7' exists and was started with another input; the new input is ignored" in warned.text
+        assert "run 'o-7' already exists with a different input; the new input is ignored" in warned.text
         assert (await app.runs.get("o-7")).input["id"] == 7

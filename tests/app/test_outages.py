@@ -150,7 +150,7 @@ async def test_a_timeout_during_an_outage_names_the_outage(frail: App, outage: O
         outage.of |= {"run": down("unplugged"), "job": down("unplugged")}
         app.store.signals.notify_all()
         for wait in waits:
-            with pytest.raises(WaitTimeout, match="did not end within 1s; the store does not answer: unplugged"):
+            with pytest.raises(WaitTimeout, match="did not end within 1s; the store is not answering: unplugged"):
                 await wait
 
 
@@ -223,4 +223,4 @@ def test_a_server_that_is_starting_up_is_unavailable() -> None:
     starting = asyncpg.CannotConnectNowError("the database system is starting up")
     problem = translate(starting, read_address("postgresql://db/shop"))
     assert isinstance(problem, StoreUnavailable)
-    assert str(problem).endswith("is not available now (the database system is starting up): try again in a moment")
+    assert str(problem).endswith("is currently unavailable (the database system is starting up); try again in a moment")

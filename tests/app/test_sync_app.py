@@ -94,7 +94,7 @@ def test_opened_and_closed_by_hand() -> None:
         app.start("shop", {"id": 1})
     app.close()  # nothing to close yet
     app.open()
-    with pytest.raises(ConfigError, match="open already"):
+    with pytest.raises(ConfigError, match="already open"):
         app.open()
     app.workers.start()
     assert app.result(app.start("shop", {"id": 4}), timeout=20) == 8
@@ -151,7 +151,7 @@ def test_sync_facets() -> None:
 
 def test_a_sync_app_that_cannot_start_raises() -> None:
     with SyncApp(":memory:", handlers=[send]) as app:
-        with pytest.raises(PenstockError, match="no handler here takes jobs of queue 'nope'"):
+        with pytest.raises(PenstockError, match="no handler here for queue 'nope'"):
             app.workers.start(queues=["nope"])
         app.workers.stop()
 

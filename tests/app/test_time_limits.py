@@ -16,8 +16,8 @@ from penstock.testing.until import until
 
 FAR = "99999999d"
 NEVER = datetime.max.replace(tzinfo=UTC)
-MAX_DURATION_TEXT = "too long: the maximum duration is 36525d (100 years)"
-LATEST = "is out of range: use a time from 0001-01-01T00:00:00.000Z to 9999-12-31T23:59:59.999Z"
+MAX_DURATION_TEXT = "too long; the maximum is 36525d (100 years)"
+LATEST = "is out of range; a time must be from 0001-01-01T00:00:00.000Z to 9999-12-31T23:59:59.999Z"
 
 
 @flow("shop")
@@ -104,15 +104,15 @@ WAITS: dict[str, Any] = {
 @pytest.mark.parametrize("what", [*OPTIONS, "keep"])
 def test_options_of_jobs(what: str) -> None:
     options = OPTIONS.get(what, {"keep_completed": FAR})
-    with pytest.raises(DefinitionError, match=r"test_time_limits\.py:\d+: .*the maximum duration is 36525d"):
+    with pytest.raises(DefinitionError, match=r"test_time_limits\.py:\d+: .*36525d"):
         job(queue="mail", **options)(shop)
 
 
 @pytest.mark.parametrize("what", WAITS)
 def test_options_of_steps(what: str) -> None:
-    with pytest.raises(DefinitionError, match="the maximum duration is 36525d"):
+    with pytest.raises(DefinitionError, match="36525d"):
         step(on="paid", wait=WAITS[what])(shop)
-    with pytest.raises(DefinitionError, match="the maximum duration is 36525d"):
+    with pytest.raises(DefinitionError, match="36525d"):
         Await("time", delay=FAR)
 
 

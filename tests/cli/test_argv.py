@@ -44,7 +44,7 @@ def test_an_option_value_is_not_taken_for_a_command(penstock: Callable, project:
         (["--json"], "options come after the command: penstock COMMAND --json."),
         (["jobs", "--limit", "5"], "options come after the command: penstock jobs COMMAND --limit."),
         (["runs", "--limit", "5", "list"], "the command list must come before its options: penstock runs list --limit"),
-        (["--url", "sqlite:///other.db", "runs", "shw"], "there is no command 'runs shw': did you mean 'show'?"),
+        (["--url", "sqlite:///other.db", "runs", "shw"], "no command named 'runs shw'; did you mean 'show'?"),
         (["--url", "runs"], "options come after the command: penstock COMMAND --url."),
     ],
 )
@@ -66,7 +66,7 @@ def test_an_input_has_three_option_names(penstock: Callable, project: Path, opti
     added = penstock("schedules", "add", "s", "--flow", "greet", "--every", "1d", *options, "--json")
     assert added.json["input"] == 7
     assert "no trigger has this token" in penstock("fire", "nope", *options).err
-    assert "there is no dead letter" in penstock("dlq", "redrive", "nope", *options).err
+    assert "no dead letter with id" in penstock("dlq", "redrive", "nope", *options).err
     again = penstock("runs", "replay", started, *options).lines[-1]
     assert json.loads(penstock("runs", "show", again, "--json").out)["input"] == 7
 

@@ -125,7 +125,7 @@ def test_an_error_is_shown_and_the_old_version_stays_in_use(dev: Dev, penstock: 
     changes = dev.change("which.py", VERSION.format(queue="which", version="two"))
     assert changes["problems"] == []
     assert result(penstock, "which", "b") == "two"
-    assert "which.py:1: the file does not import: SyntaxError" in dev.end()
+    assert "which.py:1: the file cannot be imported: SyntaxError" in dev.end()
 
 
 def test_a_run_is_worked_on_by_the_old_version_while_the_file_is_broken(

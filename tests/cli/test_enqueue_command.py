@@ -54,14 +54,22 @@ def test_the_same_key_is_added_once(penstock: Callable) -> None:
 @pytest.mark.parametrize(
     ("args", "message", "code"),
     [
-        (["pictres"], "there is no job or job queue 'pictres': did you mean 'pictures'?", "queue"),
-        (["greet"], "it is a queue of steps; `penstock start FLOW` adds to it; known are ", "queue"),
-        (["pictures", "--input", "{"], "the value of --input is not JSON", "not_json"),
-        (["pictures", "--delay", "-5s"], "'-5s' is not a duration", "usage"),
-        (["pictures", "--key", "a b"], "'a b' cannot be used as job id", "bad_id"),
-        (["pictures", "--priority", "-1"], "priority=-1", "bad_priority"),
+        (["pictres"], "no job or job queue named 'pictres'; did you mean 'pictures'?", "queue"),
+        (["greet"], "it is a queue of steps; `penstock start FLOW` adds to it; known job queues: ", "queue"),
+        (["pictures", "--input", "{"], "the value of --input is not valid JSON", "not_json"),
+        (["pictures", "--delay", "-5s"], "invalid duration '-5s'", "usage"),
+        (["pictures", "--key", "a b"], "invalid job id 'a b'", "bad_id"),
+        (
+            ["pictures", "--priority", "-1"],
+            "priority must be a whole number from 0 (first) to 2,097,151, got -1",
+            "bad_priority",
+        ),
         (["mail", "--name", "check", "--input", "7"], "the input of check does not match", "schema_violation"),
-        (["pictures", "--url", ":memory:"], "is in memory and ends with this command: use a file", "config_error"),
+        (
+            ["pictures", "--url", ":memory:"],
+            "is in memory and is lost when this command ends. Use a file",
+            "config_error",
+        ),
     ],
 )
 def test_errors(penstock: Callable, args: list[str], message: str, code: str) -> None:
@@ -74,4 +82,4 @@ def test_errors(penstock: Callable, args: list[str], message: str, code: str) ->
 def test_an_unknown_job_name_is_warned_about(penstock: Callable) -> None:
     answer = penstock("enqueue", "mail", "--name", "chek")
     assert answer.code == 0
-    assert "job 'chek' in queue 'mail' has no handler here: did you mean 'check'?" in answer.err
+    assert "job 'chek' in queue 'mail' has no handler here; did you mean 'check'?" in answer.err

@@ -20,28 +20,28 @@ def _runs(penstock: Callable, project: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message", "code"),
     [
-        (["runs", "--status", "faild"], "status='faild': did you mean 'failed'?", "bad_argument"),
-        (["runs", "--flow", "gret"], "there are no runs of flow 'gret': did you mean 'greet'?", "unknown_flow"),
-        (["runs", "--before", "nope"], "there is no run 'nope'", "unknown_run"),
-        (["runs", "shw", "mine"], "there is no command 'runs shw': did you mean 'show'?", "usage"),
-        (["queues", "stop"], "there is no command 'queues stop': there are ", "usage"),
+        (["runs", "--status", "faild"], "unknown status 'faild'; did you mean 'failed'?", "bad_argument"),
+        (["runs", "--flow", "gret"], "no runs of flow 'gret'; did you mean 'greet'?", "unknown_flow"),
+        (["runs", "--before", "nope"], "no run with id 'nope'", "unknown_run"),
+        (["runs", "shw", "mine"], "no command named 'runs shw'; did you mean 'show'?", "usage"),
+        (["queues", "stop"], "no command named 'queues stop'; commands: ", "usage"),
         (["start", "greet", "more"], "unexpected argument 'more'; did you mean --input?", "usage"),
         (["enqueue", "mial", '{"to":"x"}'], 'unexpected argument \'{"to":"x"}\'; did you mean --input?', "usage"),
         (["emit", "a.b", "7"], "unexpected argument '7'; did you mean --data?", "usage"),
         (["runs", "show", "mine", "more"], "unexpected argument 'more'.", "usage"),
-        (["run", "greet", "--input", "order.json"], "to read the file of that name, write --input @order.json", "json"),
-        (["start", "greet", "--delay", "-5s"], "--delay: '-5s' is not a duration", "usage"),
+        (["run", "greet", "--input", "order.json"], "to read the file of that name, use --input @order.json", "json"),
+        (["start", "greet", "--delay", "-5s"], "--delay: invalid duration '-5s'", "usage"),
         (
             ["schedules", "add", "s", "--flow", "greet", "--every", "1d", "--input", "{id: 7}"],
             '--input \'{"id": ',
             "json",
         ),
-        (["state", "set", "a", "zzz"], "the value is not JSON: ", "not_json"),
-        (["state", "set", "a", "zzz"], "text needs double quotes of its own: '\"zzz\"'", "not_json"),
-        (["dlq", "list", "fals"], "there is no queue 'fals': did you mean 'fails", "unknown_queue"),
-        (["dlq", "redrive", "--all", "fals"], "there is no queue 'fals': did you mean 'fails", "unknown_queue"),
-        (["dlq", "show", "nope"], "there is no dead letter 'nope': `penstock dlq` lists the queues", "unknown_job"),
-        (["queues", "pause", "gret"], "there is no queue 'gret': did you mean 'greet'?", "unknown_queue"),
+        (["state", "set", "a", "zzz"], "the value is not valid JSON: ", "not_json"),
+        (["state", "set", "a", "zzz"], "a string needs double quotes inside the single quotes: '\"zzz\"'", "not_json"),
+        (["dlq", "list", "fals"], "no queue named 'fals'; did you mean 'fails", "unknown_queue"),
+        (["dlq", "redrive", "--all", "fals"], "no queue named 'fals'; did you mean 'fails", "unknown_queue"),
+        (["dlq", "show", "nope"], "no dead letter with id 'nope'; run `penstock dlq` to see the queues", "unknown_job"),
+        (["queues", "pause", "gret"], "no queue named 'gret'; did you mean 'greet'?", "unknown_queue"),
     ],
 )
 def test_the_error_suggests_a_fix(penstock: Callable, args: list[str], message: str, code: str) -> None:
@@ -70,7 +70,7 @@ def test_the_error_suggests_a_fix(penstock: Callable, args: list[str], message: 
 def test_a_memory_store_is_refused(penstock: Callable, args: list[str], url: str) -> None:
     answer = penstock(*args, "--url", url)
     assert (answer.code, answer.out) == (2, "")
-    assert f"the store {url!r} is in memory and ends with this command" in answer.err
+    assert f"the store {url!r} is in memory and is lost when this command ends" in answer.err
     assert answer.err.endswith("[config_error]\n")
 
 
@@ -115,7 +115,10 @@ def test_singular_and_plural(penstock: Callable, project: Path) -> None:
 
 def test_a_schedule_in_the_past_is_warned_about(penstock: Callable) -> None:
     answer = penstock("schedules", "add", "x", "--flow", "greet", "--at", "2001-01-01")
-    assert (answer.code, "--at 2001-01-01 is in the past: it fires as soon as a worker runs." in answer.err) == (
+    assert (
+        answer.code,
+        "--at 2001-01-01 is in the past; the schedule fires as soon as a worker runs." in answer.err,
+    ) == (
         0,
         True,
     )

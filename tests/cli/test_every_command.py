@@ -92,7 +92,7 @@ def test_help(penstock: Callable, name: str) -> None:
 @pytest.mark.parametrize("name", ["runs cancel", "queues drain", "jobs remove"])
 def test_the_help_explains_that_scripts_are_not_asked(penstock: Callable, name: str) -> None:
     help = " ".join(penstock(*name.split(), "--help").out.replace("│", " ").split())
-    assert "Without a terminal, as in a script, nothing is asked either." in help
+    assert "Without a terminal, such as in a script, there is no prompt." in help
 
 
 @pytest.mark.parametrize("name", sorted(EVERY))

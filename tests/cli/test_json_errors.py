@@ -23,15 +23,15 @@ def error_of(answer: Any) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("args", "message", "code"),
     [
-        (["run", "gret"], "there is no flow 'gret': did you mean 'greet'?", "unknown_flow"),
-        (["run", "greet", "--input", "{"], "the value of --input is not JSON", "not_json"),
+        (["run", "gret"], "no flow named 'gret'; did you mean 'greet'?", "unknown_flow"),
+        (["run", "greet", "--input", "{"], "the value of --input is not valid JSON", "not_json"),
         (["run", "greet", "--priority", "high"], 'unable to convert "high" into int', "usage"),
         (["run"], "FLOW requires an argument", "usage"),
-        (["runs", "shw"], "there is no command 'runs shw': did you mean 'show'?", "usage"),
+        (["runs", "shw"], "no command named 'runs shw'; did you mean 'show'?", "usage"),
         (["rnu"], 'Did you mean "run"', "usage"),
         (["run", "greet", "--nope"], "--nope", "usage"),
-        (["run", "greet", "--url", "nonsense"], "is not a store", "bad_setting"),
-        (["runs"], "there is no store", "not_found"),
+        (["run", "greet", "--url", "nonsense"], "unsupported store URL", "bad_setting"),
+        (["runs"], "no store at", "not_found"),
         (["schedules", "run-now"], "ID requires an argument", "usage"),
     ],
 )

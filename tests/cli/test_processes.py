@@ -120,7 +120,7 @@ async def test_a_second_signal_stops_at_once(
     await asyncio.to_thread(penstock, "start", "gated")
     wait_for_file(project / "began")
     fleet.child.signal(signal.SIGINT)
-    fleet.until("Ctrl-C again stops at once")
+    fleet.until("Press Ctrl-C again to stop immediately")
     fleet.child.signal(signal.SIGINT)
     fleet.child.process.wait(30)
     assert fleet.child.process.returncode == 130

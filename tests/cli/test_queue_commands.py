@@ -70,7 +70,7 @@ def test_a_queue_is_paused_and_resumed(penstock: Callable) -> None:
     assert penstock("queues", "pause", "pictures").out == "Queue pictures is paused.\n"
     assert [row["paused"] for row in rows(penstock("queues", "--json")) if row["queue"] == "pictures"] == [True]
     assert penstock("queues", "resume", "pictures", "--json").json == {"queue": "pictures", "paused": False}
-    assert "there is no queue 'pictres'" in penstock("queues", "pause", "pictres").err
+    assert "no queue named 'pictres'" in penstock("queues", "pause", "pictres").err
 
 
 def test_a_queue_is_drained(penstock: Callable) -> None:
@@ -121,7 +121,7 @@ def test_jobs_are_promoted_retried_and_removed(penstock: Callable) -> None:
 
 def test_a_step_is_not_retried_as_a_job(penstock: Callable) -> None:
     penstock("run", "fails", "--key", "mine")
-    assert "use `penstock runs retry mine`" in penstock("jobs", "retry", "mine.fails.1").err
+    assert "run `penstock runs retry mine`" in penstock("jobs", "retry", "mine.fails.1").err
 
 
 def test_dead_letters_are_listed_shown_and_discarded(penstock: Callable) -> None:
@@ -172,7 +172,7 @@ def test_a_refused_redrive_is_reported(penstock: Callable) -> None:
     asyncio.run(_delete_run("mine"))
     answer = penstock("dlq", "redrive", "mine.fails.1")
     assert answer.code == 1
-    assert "refused: mine.fails.1.dlq: there is no run 'mine'" in answer.err
+    assert "refused mine.fails.1.dlq: no run with id 'mine'" in answer.err
 
 
 async def _delete_run(run: str) -> None:
@@ -258,5 +258,5 @@ def test_the_state_of_a_run(penstock: Callable) -> None:
     assert penstock("state", "get", "seen", "--run", "mine").out == "once\n"
     assert penstock("state", "get", "seen").code == 2
     assert "[unknown_run]" in penstock("state", "set", "a", "1", "--run", "nope").err
-    assert "cannot be a state key" in penstock("state", "set", "x" * 501, "1").err
-    assert "'soon' is not a duration" in penstock("state", "set", "a", "1", "--ttl", "soon").err
+    assert "a state key must have 1 to 500 characters" in penstock("state", "set", "x" * 501, "1").err
+    assert "invalid duration 'soon'" in penstock("state", "set", "a", "1", "--ttl", "soon").err

@@ -38,11 +38,11 @@ def test_reading(penstock: Callable, project: Path, args: str) -> None:
 def test_writing_is_refused(penstock: Callable, args: list[str]) -> None:
     answer = penstock(*args, "--url", f"{URL}?mode=ro")
     assert (answer.code, answer.out) == (2, "")
-    assert "is opened read-only, so nothing can be changed: remove ?mode=ro from the URL" in answer.err
+    assert "is open read-only, so nothing can be changed; remove ?mode=ro from the URL" in answer.err
 
 
 def test_a_worker_is_refused(penstock: Callable) -> None:
-    assert "a worker needs to write, and" in penstock("worker", "--url", f"{URL}?mode=ro").err
+    assert "a worker cannot use" in penstock("worker", "--url", f"{URL}?mode=ro").err
 
 
 @pytest.fixture
@@ -72,8 +72,11 @@ def test_without_write_permission(without_write_permission: Callable, project: P
     assert ".penstock/penstock.db is read-only here, so nothing can be started or worked on" in answer.stdout
     assert "no stuck runs" in answer.stdout
     paused = without_write_permission("queues", "pause", "greet").stderr
-    assert "you may not write the file or its folder: run as its owner, or change the permissions" in paused
+    assert (
+        "you have no permission to write the file or its folder: run as their owner, or change the permissions"
+        in paused
+    )
     started = without_write_permission("start", "greet").stderr
-    assert "cannot write .penstock/penstock.db: check the path, its permissions and those of its folder" in started
+    assert "cannot write .penstock/penstock.db; check the path, its permissions and those of its folder" in started
     assert "to only read it, add ?mode=ro to the URL" in started
     assert len(list((project / ".penstock").iterdir())) == 1

@@ -103,7 +103,7 @@ def test_replay_starts_a_new_run_with_the_recorded_input(penstock: Callable) -> 
 def test_a_redacted_input_cannot_be_replayed(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "mine", "--input", '{"name": "Ada", "password": "hush"}')
     answer = penstock("runs", "replay", "mine")
-    assert (answer.code, "secrets redacted: pass it with --input [run_error]" in answer.err) == (2, True)
+    assert (answer.code, "secrets redacted; pass the input with --input [run_error]" in answer.err) == (2, True)
     assert penstock("runs", "replay", "mine", "--input", '{"name": "Ada"}').code == 0
 
 

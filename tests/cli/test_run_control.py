@@ -130,7 +130,7 @@ def test_fork(penstock: Callable) -> None:
     wrong = penstock("runs", "fork", "mine", "--at", "1-1")
     assert (wrong.code, "[cannot_fork]" in wrong.err) == (2, True)
     end = penstock("runs", "fork", "mine", "--at", events[-1]["id"])
-    assert (end.code, "no step was left to run: fork it at" in end.err) == (2, True)
+    assert (end.code, "no step was left to run after it; fork it at" in end.err) == (2, True)
 
 
 def test_check(penstock: Callable, project: Path, waiting: None) -> None:
@@ -141,7 +141,7 @@ def test_check(penstock: Callable, project: Path, waiting: None) -> None:
     bad = penstock("check")
     assert bad.code == 1
     assert "run mine, step asks: " in bad.out
-    assert "charge#1 was recorded as a run and is a time now" in bad.out
+    assert "charge#1 was recorded as a run but is now a time" in bad.out
     assert bad.lines[-1] == "Checked 1 open step of 1 open run: 1 cannot continue with this code."
     answer = penstock("check", "--json", "--flow", "asks")
     assert answer.code == bad.code

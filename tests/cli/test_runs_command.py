@@ -44,7 +44,7 @@ def test_runs_are_found_by_tag_input_and_time(penstock: Callable) -> None:
     assert ids("--tag", "shop=rome", "--where", '{"customer": 8}', "--since", "2h") == ["b"]
     assert ids("--until", "2h") == []
     assert ids("--since", "2020-01-31T09:00", "--until", "2020-02-01") == []
-    assert "--since yesterday: expected a duration such as 2h" in penstock("runs", "--since", "yesterday").err
+    assert "--since must be a duration such as 2h" in penstock("runs", "--since", "yesterday").err
 
 
 def test_show_prints_steps_input_and_logs(penstock: Callable, project: Path) -> None:
@@ -87,5 +87,5 @@ def test_an_unknown_run(penstock: Callable) -> None:
     penstock("start", "greet")
     answer = penstock("runs", "show", "nope")
     assert (answer.code, answer.out) == (2, "")
-    assert "there is no run 'nope'" in answer.err
+    assert "no run with id 'nope'" in answer.err
     assert "[unknown_run]" in answer.err

@@ -31,9 +31,9 @@ def test_an_existing_run_is_reported(penstock: Callable) -> None:
     assert again.err == "Run mine already exists; nothing was started. Show it with `penstock runs show mine`.\n"
     other = penstock("start", "greet", "--key", "mine", "--input", '"Bob"')
     assert (other.code, other.out) == (0, "mine\n")
-    assert "run 'mine' exists and was started with another input; the new input is ignored" in other.err
+    assert "run 'mine' already exists with a different input; the new input is ignored" in other.err
     run = penstock("run", "greet", "--key", "mine", "--input", '"Bob"')
-    assert "was started with another input" in run.err
+    assert "already exists with a different input" in run.err
     assert "Hello, Ada!" in run.out
 
 

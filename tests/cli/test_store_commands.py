@@ -158,7 +158,7 @@ def test_nothing_is_imported_if_a_run_exists(penstock: Callable) -> None:
     penstock("export", "--all", "all.jsonl")
     penstock("run", "greet", "--key", "second", *OTHER)
     answer = penstock("import", "all.jsonl", *OTHER)
-    assert (answer.code, "run 'second' is in this store already: nothing was imported" in answer.err) == (2, True)
+    assert (answer.code, "run 'second' already exists in this store; nothing was imported" in answer.err) == (2, True)
     assert [line.split()[0] for line in penstock("runs", *OTHER).lines] == ["id", "second"]
 
 
@@ -194,9 +194,9 @@ def test_an_export_of_a_newer_version(penstock: Callable, project: Path) -> None
     penstock("run", "greet", "--key", "mine")
     text = penstock("export", "mine").out
     (project / "file.jsonl").write_text(text.replace('"penstock":3', '"penstock":4'))
-    assert "written by a newer Penstock" in penstock("import", "file.jsonl", *OTHER).err
+    assert "written by a newer version of Penstock" in penstock("import", "file.jsonl", *OTHER).err
     (project / "file.jsonl").write_text(text + text)
-    assert "is in the file twice" in penstock("import", "file.jsonl", *OTHER).err
+    assert "occurs twice in the file" in penstock("import", "file.jsonl", *OTHER).err
 
 
 @pytest.mark.parametrize("args", [[], ["--all", "a", "b"], ["nope"], ["mine", "no/where.jsonl"]])
@@ -220,8 +220,8 @@ def test_doctor_counts_connections(penstock: Callable) -> None:
     assert "connections of a process 7" in answer.out
     assert answer.code == 2
     for setting in ("fsync", "synchronous_commit"):
-        assert f"{setting} is off: a crash" in answer.out
+        assert f"{setting} is off, so a crash" in answer.out
     answer = penstock("doctor", "--url", f"{postgres_server.url()}&pool=500")
     assert answer.code == 2
     assert "✗ store" in answer.out
-    assert "a process uses up to 502: raise it" in answer.out
+    assert "a process uses up to 502; raise the limit" in answer.out

@@ -30,7 +30,7 @@ SHOWN = "+059009-09-24T08:00:00.000Z"
 def test_durations_that_are_too_long(penstock: Callable, args: list[str], option: str) -> None:
     answer = penstock(*args)
     assert (answer.code, answer.out) == (2, "")
-    assert f"{option}: '{FAR}' is too long: the maximum duration is 36525d (100 years)" in answer.err
+    assert f"{option}: duration '{FAR}' is too long; the maximum is 36525d (100 years)" in answer.err
     assert penstock("schedules", "--json").out == ""
     assert penstock("runs", "--json").out == ""
 
@@ -39,8 +39,8 @@ def test_other_options(penstock: Callable) -> None:
     assert "such as 2h, at most 36525d (100 years), or a time" in penstock("runs", "--since", FAR).err
     answer = penstock("schedules", "add", "s", "--flow", "greet", "--at", "9999-12-31T23:59:59-05:00")
     assert answer.code == 2
-    assert "is out of range: use a time from" in answer.err
-    assert "every='1ms' is too often" in penstock("schedules", "add", "s", "--flow", "greet", "--every", "1ms").err
+    assert "is out of range; a time must be from" in answer.err
+    assert "every='1ms' is too frequent" in penstock("schedules", "add", "s", "--flow", "greet", "--every", "1ms").err
 
 
 async def _store(path: Path) -> None:

@@ -55,7 +55,7 @@ def test_the_summary(child: Callable, project: Path) -> None:
     assert "queues    greet, gated, 3 handlers at a time" in answer.out
     assert "greet (2 steps)" in answer.out
     assert "problems  1" in answer.out
-    assert "broken.py:1: the file does not import: ModuleNotFoundError" in answer.err
+    assert "broken.py:1: the file cannot be imported: ModuleNotFoundError" in answer.err
 
 
 def test_the_summary_in_json(child: Callable) -> None:
@@ -126,7 +126,7 @@ def test_the_password_of_a_url_is_not_shown(penstock: Callable) -> None:
 def test_an_unknown_queue(penstock: Callable) -> None:
     answer = penstock("worker", "--queues", "nope")
     assert answer.code == 2
-    assert "no handler here takes jobs of queue 'nope'" in answer.err
+    assert "no handler here for queue 'nope'" in answer.err
     assert "[unknown_queue]" in answer.err
 
 

@@ -25,7 +25,9 @@ async def test_a_schema_may_be_named_like_a_keyword(schema: str) -> None:
 async def test_a_missing_database() -> None:
     server, _, _ = postgres_server.url().partition("?")
     store = PostgresStore(f"{server}_missing")
-    with pytest.raises(StoreError, match=r'database "postgres_missing" does not exist. Create it \(`createdb NAME`\)'):
+    with pytest.raises(
+        StoreError, match=r'database "postgres_missing" does not exist. Create the database \(`createdb NAME`\)'
+    ):
         await store.open()
 
 
@@ -34,12 +36,12 @@ async def test_a_missing_database() -> None:
     [
         (
             "foo=bar",
-            r"no option 'foo': there are schema, pool, pooling, migrate; the driver's .*sslmode.* of the server",
+            r"unknown option 'foo' in a Postgres URL; the options are schema, pool, pooling, migrate; the driver's .*sslmode.* of the server",
         ),
-        ("shcema=mine", r"no option 'shcema': did you mean 'schema'\?"),
-        ("sslmod=require", r"no option 'sslmod': did you mean 'sslmode'\?"),
-        ("statement_timeout=soon", 'refuses statement_timeout=soon: .*"soon"; fix the URL'),
-        ("wal_level=minimal", "refuses wal_level=minimal"),
+        ("shcema=mine", r"unknown option 'shcema' in a Postgres URL; did you mean 'schema'\?"),
+        ("sslmod=require", r"unknown option 'sslmod' in a Postgres URL; did you mean 'sslmode'\?"),
+        ("statement_timeout=soon", 'rejected statement_timeout=soon: .*"soon"; fix the URL'),
+        ("wal_level=minimal", "rejected wal_level=minimal"),
         ("sslmode=perhaps", "must be one of: disable, .* fix the URL"),
     ],
 )

@@ -74,7 +74,7 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     await open_and_close(path)
     set_version(path, 99)
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"newer Penstock \(schema version 99.*upgrade Penstock"):
+    with pytest.raises(StoreError, match=r"newer version of Penstock \(schema version 99.*upgrade Penstock"):
         await open_and_close(path)
     assert path.read_bytes() == before
 
@@ -85,7 +85,7 @@ async def test_an_unreleased_schema_is_refused(tmp_path: Path, version: int) -> 
     await open_and_close(path)
     set_version(path, version)
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=rf"older Penstock \(schema version {version}.*use a new file"):
+    with pytest.raises(StoreError, match=rf"older version of Penstock \(schema version {version}.*use a new file"):
         await open_and_close(path)
     assert path.read_bytes() == before
 
@@ -174,7 +174,7 @@ async def test_a_damaged_table(tmp_path: Path) -> None:
 
 async def test_paths_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreUnavailable, match="path you may write to"):
+    with pytest.raises(StoreUnavailable, match="path that you can write to"):
         await open_and_close(tmp_path / "file" / "store.db")
     with pytest.raises(StoreUnavailable, match="check the path"):
         await open_and_close(tmp_path)
@@ -182,7 +182,7 @@ async def test_paths_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder where nobody can write")
 async def test_a_folder_where_nobody_can_write() -> None:
-    with pytest.raises(StoreUnavailable, match="path you may write to"):
+    with pytest.raises(StoreUnavailable, match="path that you can write to"):
         await open_and_close(Path("/proc/self/store.db"))
 
 
@@ -196,7 +196,7 @@ async def test_a_read_only_file_and_a_read_only_folder(tmp_path: Path) -> None:
         await open_and_close(path)
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(StoreUnavailable, match="path you may write to"):
+        with pytest.raises(StoreUnavailable, match="path that you can write to"):
             await open_and_close(tmp_path / "other.db")
     finally:
         tmp_path.chmod(0o700)

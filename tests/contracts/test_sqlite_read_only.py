@@ -73,9 +73,9 @@ async def test_nothing_can_be_written(path: Path) -> None:
     before = files(path)
     async with open_store(path, read_only=True) as store:
         for change in (apply(store, unit(jobs=[job("second")])), store.pause("orders"), store.sweep(Retention())):
-            with pytest.raises(StoreError, match=r"opened read-only.*remove \?mode=ro"):
+            with pytest.raises(StoreError, match=r"is open read-only.*remove \?mode=ro"):
                 await change
-        with pytest.raises(StoreError, match="opened read-only"):
+        with pytest.raises(StoreError, match="open read-only"):
             store.renew([], 1000)
     assert files(path) == before
 
@@ -110,7 +110,7 @@ async def test_a_read_during_a_write_is_refused(path: Path) -> None:
         return rows
 
     async with open_store(path, read_only=True) as reading:
-        with pytest.raises(StoreUnavailable, match="was written while it was read: read again"):
+        with pytest.raises(StoreUnavailable, match="was changed while it was being read; read it again"):
             await reading._reader.run(read_during_write)
         assert await jobs(reading) == ["first"]
 
@@ -133,7 +133,7 @@ async def test_a_log_without_its_index(path: Path, tmp_path: Path) -> None:
 
 
 async def test_files_that_cannot_be_read(tmp_path: Path, path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match=r"there is no file .*nope\.db"):
+    with pytest.raises(StoreUnavailable, match=r"file .*nope\.db not found"):
         await _jobs_of(tmp_path / "nope.db")
     assert not (tmp_path / "nope.db").exists()
     (tmp_path / "notes.txt").write_bytes(b"x" * 5000)
@@ -142,15 +142,15 @@ async def test_files_that_cannot_be_read(tmp_path: Path, path: Path) -> None:
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with pytest.raises(StoreError, match=r"older Penstock \(schema version 1.*use a new file"):
+    with pytest.raises(StoreError, match=r"older version of Penstock \(schema version 1.*use a new file"):
         await _jobs_of(path)
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StoreError, match=r"newer Penstock \(schema version 99.*upgrade Penstock"):
+    with pytest.raises(StoreError, match=r"newer version of Penstock \(schema version 99.*upgrade Penstock"):
         await _jobs_of(path)
     (tmp_path / "empty.db").touch()
-    with pytest.raises(StoreError, match=r"empty.db has no schema yet: open it once without \?mode=ro"):
+    with pytest.raises(StoreError, match=r"empty.db has no schema yet; open it once without \?mode=ro"):
         await _jobs_of(tmp_path / "empty.db")
 
 
@@ -159,7 +159,7 @@ async def test_a_file_to_migrate(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     before = files(path)
     monkeypatch.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
     with pytest.raises(
-        StoreError, match=r"schema version \d+, this Penstock reads \d+: open it once without \?mode=ro"
+        StoreError, match=r"schema version \d+, but this version of Penstock reads \d+; open it once without \?mode=ro"
     ):
         await _jobs_of(path)
     assert files(path) == before

@@ -93,7 +93,7 @@ def test_a_datetime_of_any_zone(moment: datetime, minutes: int) -> None:
     ],
 )
 def test_times_out_of_range_are_refused(moment: datetime) -> None:
-    with pytest.raises(BadArgument, match=r"is out of range: use a time from 0001-.* to 9999-12-31T23:59:59\.999Z"):
+    with pytest.raises(BadArgument, match=r"is out of range; a time must be from 0001-.* to 9999-12-31T23:59:59\.999Z"):
         datetime_to_ms(moment)
 
 

@@ -164,8 +164,8 @@ class Odd:
         (Address, "payload is a type"),
         (Decimal("1.5"), "payload is a Decimal"),
         (1j, "payload is a complex"),
-        (iter([1]), "has no JSON form"),
-        (print, "has no JSON form"),
+        (iter([1]), "cannot be converted to JSON"),
+        (print, "cannot be converted to JSON"),
         ({1, "a", Odd()}, "is a Odd"),
         (Address("x", {"\ud800"}), r"payload\.tags\[0\] contains"),
         (Line(float("nan")), r"payload\.unitPrice is nan"),
@@ -219,7 +219,7 @@ def test_maximum_size() -> None:
         lambda: parse_json(b'"%bx"' % fits.encode()),
         lambda: parse_json(f'"{fits}x"'),
     ):
-        with pytest.raises(PayloadTooLarge, match=r"65,537 bytes, the limit is 65,536"):
+        with pytest.raises(PayloadTooLarge, match=r"65,537 bytes; the limit is 65,536"):
             problem()
 
 
@@ -234,7 +234,7 @@ def test_size_is_counted_in_bytes() -> None:
 
 def test_custom_limit_and_name() -> None:
     assert pack("abc", limit=5) == b'"abc"'
-    with pytest.raises(PayloadTooLarge, match="the result has 6 bytes, the limit is 5"):
+    with pytest.raises(PayloadTooLarge, match="the result is 6 bytes; the limit is 5"):
         pack("abcd", "the result", limit=5)
     with pytest.raises(NotJSON, match=r"the result\.a is nan"):
         pack({"a": float("nan")}, "the result")

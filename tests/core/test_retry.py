@@ -191,6 +191,6 @@ def test_an_error_with_an_invalid_delay_is_retried_by_the_policy(delay: object) 
 @pytest.mark.parametrize("after", ["soon", -1, [], True, "Wed, 21 Oct 2026 07:28:00 GMT"])
 def test_retry_after_an_invalid_duration_reports_it(after: Any) -> None:
     problem = Retry("busy", after=after)
-    assert str(problem).startswith("busy (`after` is ignored, the retry policy sets the delay: ")
+    assert str(problem).startswith("busy (`after` is ignored and the retry policy sets the delay: ")
     assert repr(after) in str(problem)
     assert str(Retry("busy", after="3s")) == "busy"

@@ -123,14 +123,14 @@ async def test_a_call_with_retry_is_retried_in_the_attempt_and_its_failure_is_re
 
     @flow("stubborn", emits=[])
     async def stubborn(order: Any, ctx: Context) -> str:
-        with pytest.raises(CallFailed, match=r"charge#1 failed for good after 2 tries: ValueError: no"):
+        with pytest.raises(CallFailed, match=r"charge#1 failed after 2 tries: ValueError: no"):
             await ctx.run("charge", refuse, retry=policy)
         await ctx.wait.time("1h")
         return "went on"
 
     @flow("stubborn", emits=[])
     def stubborn_sync(order: Any, ctx: SyncContext) -> str:
-        with pytest.raises(CallFailed, match=r"charge#1 failed for good after 2 tries: ValueError: no"):
+        with pytest.raises(CallFailed, match=r"charge#1 failed after 2 tries: ValueError: no"):
             ctx.run("charge", refuse, retry=policy)
         ctx.wait.time("1h")
         return "went on"
@@ -181,7 +181,7 @@ async def test_a_call_of_a_def_handler_refuses_a_timeout(kit: Any) -> None:
             return str(problem)
 
     async with kit(slow) as app:
-        assert "a thread cannot be stopped" in (await app.run_flow(slow, None)).result
+        assert "a running thread cannot be stopped" in (await app.run_flow(slow, None)).result
 
 
 async def test_two_handlers_of_one_run_have_their_own_calls(kit: Any) -> None:

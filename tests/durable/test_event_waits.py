@@ -163,7 +163,7 @@ async def test_a_caught_timeout(kit: Any) -> None:
     async with kit(patient) as app:
         start = app.time.now_ms()
         run = await app.start(patient, None)
-        assert (await app.finish(run)).result == ["AWAIT_TIMEOUT", "never#1 did not come within 24 h 0 min"]
+        assert (await app.finish(run)).result == ["AWAIT_TIMEOUT", "never#1 did not arrive within 24 h 0 min"]
         assert app.time.now_ms() == start + DAY
         await app.emit("never", "too late")
         await app.settle()

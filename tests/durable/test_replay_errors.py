@@ -121,27 +121,39 @@ async def mistake_that_is_caught(ctx: Context, again: bool) -> Any:
 
 UNWANTED: list[int] = []
 MISTAKES: list[tuple[Mistake, str, str]] = [
-    (kind_changed, "non_determinism", r"pay#1 was recorded as a run and is a time now: give the new call its own name"),
-    (order_changed, "non_determinism", r"a#1 was recorded before b#1 and comes after it now: keep the order"),
-    (duplicate_name, "duplicate_name", r"the name 'pay' is used at .*errors.py:\d+ and at .*errors.py:\d+: give each"),
-    (gathered_calls, "concurrent_durable_call", r"b#1 started while a#1 was in progress: await them in turn, or pass"),
-    (gathered_waits, "concurrent_durable_call", r"while a#1 waits: pass them to ctx.all"),
-    (nested_call, "concurrent_durable_call", r"inner#1 started while outer#1 was in progress"),
-    (wait_in_a_call, "concurrent_durable_call", r"time#1 started while outer#1 was in progress"),
-    (swallowed_and_returned, "suspend_swallowed", r"and returned: catch Exception, not BaseException"),
-    (swallowed_and_raised, "suspend_swallowed", r"and raised RuntimeError: catch Exception, not BaseException"),
+    (
+        kind_changed,
+        "non_determinism",
+        r"pay#1 was recorded as a run but is now a time. Use a new name for the new call",
+    ),
+    (order_changed, "non_determinism", r"a#1 was recorded before b#1 but now comes after it. Keep the order"),
+    (
+        duplicate_name,
+        "duplicate_name",
+        r"the name 'pay' is used for durable calls at .*errors.py:\d+ and at .*errors.py:\d+; use a different name",
+    ),
+    (
+        gathered_calls,
+        "concurrent_durable_call",
+        r"b#1 was started while a#1 was still running. Await durable calls one at a time",
+    ),
+    (gathered_waits, "concurrent_durable_call", r"while a#1 was waiting. Use ctx.all"),
+    (nested_call, "concurrent_durable_call", r"inner#1 was started while outer#1 was still running"),
+    (wait_in_a_call, "concurrent_durable_call", r"time#1 was started while outer#1 was still running"),
+    (swallowed_and_returned, "suspend_swallowed", r"and returned. Catch Exception, not BaseException"),
+    (swallowed_and_raised, "suspend_swallowed", r"and raised RuntimeError. Catch Exception, not BaseException"),
     (finally_returned, "suspend_swallowed", r"do not return from a finally block"),
-    (call_in_finally, "suspend_swallowed", r"after time#1 had suspended the handler: catch Exception"),
+    (call_in_finally, "suspend_swallowed", r"after time#1 had suspended the handler. Catch Exception"),
     (not_json, "not_json", r"the value of look#1.*rows\[1\]\.when"),
-    (emits_in_another_order, "non_determinism", r"emit 1 was recorded as 'x' and is 'y' now: emit in one order"),
+    (emits_in_another_order, "non_determinism", r"emit 1 was recorded as 'x' but is now 'y'. Keep the order of emits"),
     (
         another_branch_by_the_time,
         "non_determinism",
-        r"day#1 was recorded as a wait .* reached night#1 without it now",
+        r"day#1 was recorded as a wait .* reached night#1 without it",
     ),
-    (a_wait_left_out, "non_determinism", r"time#1 was recorded as a wait .*reached its beginning without it now"),
+    (a_wait_left_out, "non_determinism", r"time#1 was recorded as a wait .*reached its beginning without it"),
     (a_first_that_lost_its_winner, "non_determinism", r"first#1 was recorded as won by 'late'.*later, paid"),
-    (mistake_that_is_caught, "duplicate_name", r"the name 'a' is used at"),
+    (mistake_that_is_caught, "duplicate_name", r"the name 'a' is used for durable calls at"),
 ]
 
 
@@ -192,7 +204,7 @@ async def test_history_limit(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await app.finish(run)).status == "failed"
         ((_, letter),) = await app.dead_letters.list("default")
         assert letter.error["code"] == "history_limit"
-        for word in (run, "'work'", "work#6", "call 6", "split the work into steps"):
+        for word in (run, "'work'", "work#6", "call 6", "Split the work into several steps"):
             assert word in letter.error["message"]
 
 

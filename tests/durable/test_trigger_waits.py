@@ -116,7 +116,7 @@ async def test_a_caught_timeout_of_a_trigger(kit: Any) -> None:
             return str(problem)
 
     async with kit(ask) as app:
-        assert (await app.run_flow(ask, None)).result == "the trigger 'approval' did not come within 1 h 0 min"
+        assert (await app.run_flow(ask, None)).result == "the trigger 'approval' did not arrive within 1 h 0 min"
 
 
 @pytest.mark.parametrize("how", ["cancel", "complete", "fail"])
@@ -168,7 +168,7 @@ async def test_signed_calls(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         def signature(key: str = secret, at: int = now, body: bytes | None = None) -> Signature:
             return Signature("m-1", at, sign(key, "m-1", at, pack(payload) if body is None else body), body)
 
-        with pytest.raises(TriggerError, match="HOOK_SECRET, which this process does not have"):
+        with pytest.raises(TriggerError, match="HOOK_SECRET, which is not set in this process"):
             await app.fire(tokens[0], payload, signature=signature())
         monkeypatch.setenv("HOOK_SECRET", secret)
         wrong = [None, signature("other"), signature(at=now - 301), signature(at=now + 301), signature(body=b"[]")]

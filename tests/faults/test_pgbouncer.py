@@ -88,6 +88,6 @@ async def test_the_default_isolation_of_a_database_does_not_matter(pooler: PgBou
 async def test_an_unknown_option(pooler: PgBouncer) -> None:
     """PgBouncer reports it in other words than Postgres. It must not be retried for ever."""
     connections = Connections(read_address(f"{pooler.url('polled')}&shcema=mine"))
-    with pytest.raises(SettingError, match="no option 'shcema': did you mean 'schema'"):
+    with pytest.raises(SettingError, match="unknown option 'shcema' in a Postgres URL; did you mean 'schema'"):
         await connections.run(lambda connection: connection.fetchval("SELECT 1"))
     await connections.close()

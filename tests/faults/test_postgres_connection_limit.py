@@ -60,7 +60,7 @@ async def test_no_connection_at_startup_names_the_fix(own: postgres_server.Serve
     url = role(own, "late")
     store = PostgresStore(url)
     async with use_up_connections(url):
-        with pytest.raises(StoreUnavailable, match=r"no connection left .*uses up to 7: raise max_connections"):
+        with pytest.raises(StoreUnavailable, match=r"no connection left .*uses up to 7. Raise max_connections"):
             await store.open()
     await store.open()
     await apply(store, unit(events=[event()]))
@@ -121,9 +121,13 @@ def _count(own: postgres_server.Server, role: str) -> int:
 async def test_doctor_compares_the_limits_with_what_a_process_uses(own: postgres_server.Server) -> None:
     assert await connection_warnings(role(own, "roomy")) == []
     (scarce,) = await connection_warnings(role(own, "scarce", 6))
-    assert scarce.startswith("the CONNECTION LIMIT of role scarce is 6, others use 0, and a process uses up to 7")
+    assert scarce.startswith(
+        "the CONNECTION LIMIT of role scarce is 6, other programs use 0, and a process uses up to 7"
+    )
     (many,) = await connection_warnings(own.url("many", pool="20"))
-    assert many.startswith(f"max_connections is {MAX_CONNECTIONS - 3}, others use 0, and a process uses up to 22")
+    assert many.startswith(
+        f"max_connections is {MAX_CONNECTIONS - 3}, other programs use 0, and a process uses up to 22"
+    )
 
 
 async def connection_warnings(url: str) -> list[str]:

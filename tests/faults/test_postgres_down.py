@@ -130,7 +130,7 @@ async def _open_and_claim(url: str) -> None:
 
 async def test_an_unreachable_server(own: postgres_server.Server) -> None:
     store = PostgresStore(f"postgresql://ann:hunter2@127.0.0.1:{postgres_server.free_port()}/shop")
-    with pytest.raises(StoreUnavailable, match="is the server running") as problem:
+    with pytest.raises(StoreUnavailable, match="check that the server is running") as problem:
         await store.open()
     assert "hunter2" not in str(problem.value)
     await store.close()
@@ -173,7 +173,7 @@ async def test_a_schema_of_a_newer_version_is_refused(own: postgres_server.Serve
     await store.open()
     await store.close()
     own.do("INSERT INTO newer.schema_versions (number) VALUES (9999)")
-    with pytest.raises(StoreError, match="newer Penstock"):
+    with pytest.raises(StoreError, match="newer version of Penstock"):
         await PostgresStore(own.url("newer")).open()
 
 

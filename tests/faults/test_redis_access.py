@@ -107,7 +107,7 @@ async def test_a_user_with_the_documented_rights(server: Server, tmp_path: Path)
 async def test_a_missing_right_is_reported_before_the_first_write(server: Server, missing: str) -> None:
     rights = [right for right in RIGHTS.split() if right != missing]
     server.command("ACL", "SETUSER", "ann", "on", ">pw", *rights)
-    with pytest.raises(StoreError, match="check user, password and ACL"):
+    with pytest.raises(StoreError, match="check the user, the password and the ACL"):
         await RedisStore(f"redis://ann:pw@127.0.0.1:{server.port}/0").open()
 
 

@@ -65,5 +65,5 @@ async def _check_errors(group: SentinelGroup) -> None:
     await store.close()
     for one in group.sentinels[1:]:
         one.stop()
-    with pytest.raises(StoreUnavailable, match="check that its sentinels run"):
+    with pytest.raises(StoreUnavailable, match="check that the sentinels are running"):
         await RedisStore(group.url()).open()

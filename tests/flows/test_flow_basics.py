@@ -381,7 +381,7 @@ async def test_the_state_of_a_run_at_an_event(memory: Any) -> None:
         with pytest.raises(BadId):
             await a.runs.at(run, "yesterday")
         for stranger in ("0-0", f"0-{len(events) + 1}", "0-999"):
-            with pytest.raises(BadId, match=f"'{stranger}' is not an event of run '{run}', which has {len(events)}"):
+            with pytest.raises(BadId, match=f"run '{run}' has no event '{stranger}'; it has {len(events)}"):
                 await a.runs.at(run, stranger)
         with pytest.raises(UnknownRun):
             await a.runs.at("missing", events[0].id)

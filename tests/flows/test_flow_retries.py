@@ -314,8 +314,8 @@ async def test_a_long_error_is_cut(memory: Any) -> None:
 @pytest.mark.parametrize(
     ("attempts", "expected"),
     [
-        (1, "later (1 of 1 attempt is used: `retry=` gives more)"),
-        (2, "later (2 of 2 attempts are used: `retry=` gives more)"),
+        (1, "later (1 of 1 attempt is used; raise `retry=` for more)"),
+        (2, "later (2 of 2 attempts are used; raise `retry=` for more)"),
     ],
 )
 async def test_a_retry_without_attempts_left_has_a_reason(

@@ -126,12 +126,12 @@ async def other_input(input: Order, ctx: Any) -> Any: ...
 @pytest.mark.parametrize(
     ("body", "code", "words"),
     [
-        (other_kind, "non_determinism", "charge#1 was recorded as a run and is a time now"),
-        (other_order, "non_determinism", "charge#1 was recorded before answered#1 and comes after it now"),
+        (other_kind, "non_determinism", "charge#1 was recorded as a run but is now a time"),
+        (other_order, "non_determinism", "charge#1 was recorded before answered#1 but now comes after it"),
         (other_emit, "non_determinism", "emit 1 was recorded as 'noted'"),
         (swallows, "suspend_swallowed", "caught the exception"),
         (raises, "LookupError", "does not like it"),
-        (in_a_thread, "non_determinism", "charge#1 was recorded as a run and is a time now"),
+        (in_a_thread, "non_determinism", "charge#1 was recorded as a run but is now a time"),
         (other_input, "schema_violation", "number"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -233,5 +233,5 @@ async def test_a_run_that_has_completed_is_replayed_to_its_end(app: Any, tmp_pat
             await a.wait_for_end(run)
         file = await saved(a, tmp_path, run)
     assert replay(file, handlers=shop(original)).steps == 1
-    with pytest.raises(AssertionError, match="ship#1 was recorded as a run and is a time now"):
+    with pytest.raises(AssertionError, match="ship#1 was recorded as a run but is now a time"):
         replay(file, handlers=shop(late))

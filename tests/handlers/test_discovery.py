@@ -271,7 +271,7 @@ def test_two_files_with_one_name_are_separate_modules(memory: Any, write: Write)
 
 
 def test_a_missing_folder_is_an_error_with_a_fix(memory: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"not a directory.*setting 'dir'"):
+    with pytest.raises(ConfigError, match=r"folder .* not found; set 'dir'"):
         memory(dir=tmp_path / "nowhere")
 
 
@@ -309,21 +309,24 @@ def test_an_error_in_an_imported_module_names_the_import_line(memory: Any, write
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("config = {'flw': {}}\ndef handle(): ...", "unknown key 'flw': did you mean 'flow'"),
+        ("config = {'flw': {}}\ndef handle(): ...", "unknown key 'flw'; did you mean 'flow'"),
         ("config = {'flow': {'id': 'f', 'trigers': 'x'}}\ndef handle(): ...", "did you mean 'triggers'"),
         ("config = {'retryPolicy': {'atempts': 3}}\ndef handle(): ...", "atempts"),
         ("config = {'dlq': {'enable': 1}}\ndef handle(): ...", "did you mean 'enabled'"),
-        ("config = {'flow': {'id': 'f', 'role': 'boss'}}\ndef handle(): ...", "role='boss'"),
-        ("config = {'flow': {'role': 'main'}}\ndef handle(): ...", "no 'id'"),
-        ("config = {'flow': {'id': 'f', 'mode': 'any'}}\ndef handle(): ...", "mode='any'"),
-        ("config = {'flow': {'id': 'f', 'subscriptions': [{'when': 1}]}}\ndef handle(): ...", "has no 'eventKind'"),
-        ("config = {'queue': 'x'}", "needs a function named 'handle'"),
+        ("config = {'flow': {'id': 'f', 'role': 'boss'}}\ndef handle(): ...", "or 'step', got 'boss'"),
+        ("config = {'flow': {'role': 'main'}}\ndef handle(): ...", "requires an 'id'"),
+        ("config = {'flow': {'id': 'f', 'mode': 'any'}}\ndef handle(): ...", "got 'any'"),
+        (
+            "config = {'flow': {'id': 'f', 'subscriptions': [{'when': 1}]}}\ndef handle(): ...",
+            "a subscription requires 'eventKind'",
+        ),
+        ("config = {'queue': 'x'}", "defines 'config' but no function 'handle'"),
         ("queue = 'not a name'\ndef handle(): ...", "not a name"),
-        ("def handle(a, b, c): ...", "takes 3 parameters"),
-        ("config = {'timeoutMs': -1}\ndef handle(): ...", "timeout_ms=-1: write a number of milliseconds"),
-        ("from penstock import step\n@step(mode='any')\ndef x(): ...", "mode='any'"),
+        ("def handle(a, b, c): ...", "got 3 parameters (a, b, c)"),
+        ("config = {'timeoutMs': -1}\ndef handle(): ...", "timeout_ms must be a non-negative number of milliseconds"),
+        ("from penstock import step\n@step(mode='any')\ndef x(): ...", "got 'any'"),
         ("from penstock import job\n@job(retry=0)\ndef x(): ...", "at least 1"),
-        ("from penstock import job\n@job(timeout='soon')\ndef x(): ...", "not a duration"),
+        ("from penstock import job\n@job(timeout='soon')\ndef x(): ...", "invalid duration"),
     ],
 )
 def test_a_bad_definition_is_reported_with_its_file_and_a_fix(
@@ -453,7 +456,7 @@ def test_an_async_condition_is_refused(name: str) -> None:
     async def later(event: Any) -> bool:
         return False
 
-    with pytest.raises(DefinitionError, match=f"the {name} of 'x' is async"):
+    with pytest.raises(DefinitionError, match=f"the {name} of 'x' must be a plain function"):
 
         @step(on="x", **{name: later})
         async def work() -> None: ...

@@ -86,7 +86,7 @@ async def test_a_failed_job_can_be_retried(app: Any) -> None:
 async def test_every_action_on_an_unknown_job_raises(app: Any) -> None:
     async with app(echo) as a:
         for act in (a.jobs.promote, a.jobs.retry, a.jobs.remove, a.jobs.get):
-            with pytest.raises(UnknownJob, match="there is no job 'nobody'"):
+            with pytest.raises(UnknownJob, match="no job with id 'nobody'"):
                 await act("nobody")
 
 

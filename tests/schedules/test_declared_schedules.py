@@ -142,13 +142,13 @@ def test_schedules_of_worker_files(tmp_path: Path, memory: Any) -> None:
 @pytest.mark.parametrize(
     ("schedule", "error"),
     [
-        ("every day", "not a cron expression"),
-        ("often", "not a duration"),
-        (5, "not a schedule"),
+        ("every day", "invalid cron expression"),
+        ("often", "invalid duration"),
+        (5, "a schedule must be a cron expression"),
         ({"every": "1h", "cron": "* * * * *"}, "exactly one of"),
         ({"every": "1h", "overlaps": "skip"}, "unknown key 'overlaps'.*did you mean 'overlap'"),
-        ({"every": "1h", "limit": 0}, "limit=0"),
-        ({"every": "1h", "start": "soon"}, "start='soon'"),
+        ({"every": "1h", "limit": 0}, "limit must be a whole number of at least 1, got 0"),
+        ({"every": "1h", "start": "soon"}, "start must be a time"),
         ({"every": "1h", "start": "2030-01-01T00:00:00"}, "has no time zone"),
         ({"every": "1h", "id": "no id"}, "'no id'"),
         ({"every": "1h", "input": object()}, "input"),
@@ -168,7 +168,7 @@ def test_the_input_of_a_schedule_is_validated() -> None:
 
 
 def test_a_step_that_events_start_has_no_schedule() -> None:
-    with pytest.raises(DefinitionError, match=r"is started by a\.b and by a schedule"):
+    with pytest.raises(DefinitionError, match=r"is started by both a\.b and a schedule"):
 
         @step(on="a.b", schedule="1h")
         async def both(input: Any) -> None: ...

@@ -375,7 +375,7 @@ async def test_a_schedule_with_an_invalid_target_is_not_stored(memory: Any) -> N
             await a.schedules.add("s", flow="typed", every="1h", input={"on": 1})
         with pytest.raises(SchemaViolation, match="typed_job"):
             await a.schedules.add("s", queue="typed-jobs", every="1h", input="x")
-        with pytest.raises(BadSchedule, match="limit=0"):
+        with pytest.raises(BadSchedule, match="limit must be a whole number"):
             await a.schedules.add("s", queue="typed-jobs", every="1h", input=1, limit=0)
         assert await a.schedules.list() == []
         await a.schedules.add("s", flow="typed", every="1h", input={"of": 1})

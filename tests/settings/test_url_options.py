@@ -15,7 +15,10 @@ from penstock.core.errors import ConfigError, SettingError, StoreUnavailable
 @pytest.mark.parametrize("option", ["foo=bar", "mode=rw", "mode", "mode=ro&timeout=5"])
 async def test_an_unknown_sqlite_option_is_refused(tmp_path: Path, option: str) -> None:
     app = App(f"sqlite:///{tmp_path}/shop.db?{option}", handlers=())
-    with pytest.raises(SettingError, match=r"no option ('foo'|mode=rw|mode=|'timeout'): the only option is mode=ro"):
+    with pytest.raises(
+        SettingError,
+        match=r"unknown option ('foo'|mode=rw|mode=|'timeout') in a SQLite URL; the only option is mode=ro",
+    ):
         await app.open()
     assert not list(tmp_path.iterdir())
 
@@ -32,7 +35,7 @@ async def test_a_read_only_store_refuses_a_worker(tmp_path: Path) -> None:
     async with App(f"{url}?mode=ro", handlers=()) as app:
         assert await app.runs.list() == []
         with pytest.raises(
-            ConfigError, match=r"a worker needs to write, and .*shop\.db\?mode=ro is read-only: remove \?mode=ro"
+            ConfigError, match=r"a worker cannot use .*shop\.db\?mode=ro, which is read-only; remove \?mode=ro"
         ):
             await app.workers.run()
 
@@ -88,7 +91,7 @@ async def test_a_password_that_looks_like_a_port_is_not_shown(scheme: str, passw
 
 
 async def test_an_invalid_postgres_url_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"not a Postgres URL .*: write postgresql://") as problem:
+    with pytest.raises(SettingError, match=r"invalid Postgres URL .*; use postgresql://") as problem:
         await App("postgresql://ann:secret@[::1/shop", handlers=()).open()
     assert "secret" not in str(problem.value)
 

@@ -96,11 +96,11 @@ async def test_a_trigger_is_fired_by_its_name() -> None:
         assert await app.fire("approval", {"ok": True}) == run
         assert (await app.finish(run)).result == {"ok": True}
         one, other = await app.start(ask, None), await app.start(ask, None)
-        with pytest.raises(AssertionError, match=r"2 runs wait for the trigger 'approval': choose one with run="):
+        with pytest.raises(AssertionError, match=r"2 runs wait for the trigger 'approval'; choose one with run="):
             await app.fire("approval", 1)
         await app.fire("approval", 2, run=other)
         assert (await app.finish(other)).result == 2
-        with pytest.raises(AssertionError, match=r"no run waits for the trigger 'aproval': step 'ask' of run"):
+        with pytest.raises(AssertionError, match=r"no run waits for the trigger 'aproval'; step 'ask' of run"):
             await app.fire("aproval", 1, run=one)
 
 

@@ -154,7 +154,7 @@ async def test_a_wrong_call_raises_at_once(tmp_path: Path, connect: Any) -> None
         with pytest.raises(NoOutbox, match=r"penstock outbox create"):
             await app.start("shop", {"id": 1}, tx=customer.tx)
         await prepare(app, customer)
-        with pytest.raises(Exception, match="there is no flow 'shoop'"):
+        with pytest.raises(Exception, match="no flow named 'shoop'"):
             await app.start("shoop", {"id": 1}, tx=customer.tx)
         await customer.commit()
         assert await app.outbox.drain(customer.outbox) == 0
@@ -180,7 +180,8 @@ async def test_a_repeatable_read_transaction_uses_the_outbox(connect: Any, no_po
         await customer.do("DROP TABLE IF EXISTS penstock_outbox")
         async with customer.tx.transaction(isolation="repeatable_read"):
             with pytest.raises(
-                TransactionError, match="isolation level is repeatable read, and tx= needs read committed"
+                TransactionError,
+                match="requires the isolation level read committed, but the transaction has repeatable read",
             ):
                 await app.start("shop", {"id": 1}, tx=customer.tx)
         await app.outbox.create(customer.tx)

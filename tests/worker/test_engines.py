@@ -235,7 +235,7 @@ async def test_what_only_flows_can_do_is_refused(app: Any, action: str) -> None:
     async with app(engines=[make]) as a:
         await engines[0].start("c1", 2)
         arguments = ("c1", "0-1") if action == "fork" else ("c1",)
-        with pytest.raises(RunError, match=f"run 'c1' is of kind 'countdown': only runs of flows have `{action}`"):
+        with pytest.raises(RunError, match=f"run 'c1' is of kind 'countdown'; only runs of flows have `{action}`"):
             await getattr(a.runs, action)(*arguments)
 
 
@@ -284,7 +284,7 @@ async def test_an_import_without_the_engine_writes_nothing(shared: Any, memory: 
         await engines[0].start("c1", 1)
         line = await a.runs.export("c1")
     async with shared() as b:
-        with pytest.raises(UnknownKind, match="no engine here for runs of kind 'countdown': known are flow"):
+        with pytest.raises(UnknownKind, match="no engine here for runs of kind 'countdown'; known kinds: flow"):
             await b.runs.import_(line)
         assert await b.runs.list() == []
     async with shared(engines=[make]) as b:
@@ -303,7 +303,7 @@ async def test_a_run_without_its_engine_is_named(shared: Any) -> None:
     async with shared(engines=[make]):
         await engines[0].start("c1", 1)
     async with shared() as b:
-        with pytest.raises(UnknownKind, match="no engine here for runs of kind 'countdown': known are flow"):
+        with pytest.raises(UnknownKind, match="no engine here for runs of kind 'countdown'; known kinds: flow"):
             await b.runs.get("c1")
 
 

@@ -137,9 +137,9 @@ def test_generators_and_classes_are_refused_as_handlers() -> None:
     def generator() -> Any:
         yield 1
 
-    with pytest.raises(DefinitionError, match="is a generator"):
+    with pytest.raises(DefinitionError, match="got a generator"):
         job(queue="q")(generator)
-    with pytest.raises(DefinitionError, match="is a class"):
+    with pytest.raises(DefinitionError, match="got a class"):
         job(queue="q")(dict)
 
 

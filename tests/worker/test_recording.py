@@ -58,17 +58,17 @@ def broken_syntax_error() -> SyntaxError:
 ERRORS: dict[str, tuple[Callable[[], Exception], str]] = {
     "beyond the calendar": (
         lambda: Throttled("429"),
-        "429 (`retry_after` is ignored, the retry policy sets the delay: 18",
+        "429 (`retry_after` is ignored and the retry policy sets the delay: duration 18",
     ),
     "a property that raises": (
         lambda: BrokenRetryAfter("429"),
-        "429 (`retry_after` is ignored, the retry policy sets the delay: no h",
+        "429 (`retry_after` is ignored and the retry policy sets the delay: no h",
     ),
     "Retry": (
         lambda: Retry("busy", after="99999999d"),
-        "busy (`after` is ignored, the retry policy sets the delay: '999",
+        "busy (`after` is ignored and the retry policy sets the delay: duration '999",
     ),
-    "RateLimited": (lambda: RateLimited("99999999d"), "'99999999d' is too long: the maximum duration is 36525d"),
+    "RateLimited": (lambda: RateLimited("99999999d"), "duration '99999999d' is too long; the maximum is 36525d"),
     "retriable": (lambda: BrokenRetriable("hm"), "hm"),
     "code": (lambda: BrokenCode("hm"), "hm"),
     "no text": (BrokenText, "BrokenText"),
@@ -133,7 +133,9 @@ async def test_a_failure_that_cannot_be_recorded_is_recorded_without_details(
         assert (row.attempt, row.failures, row.crashes) == (2, 2, 0)
         events = await a.job_events("calls", "job.failed")
         assert [(e.data["name"], e.data["willRetry"]) for e in events] == [("ValueError", True), ("ValueError", False)]
-        assert "boom (what else it left could not be recorded: ZeroDivisionError: a fault" in events[0].data["error"]
+        assert (
+            "boom (the rest of the attempt could not be recorded: ZeroDivisionError: a fault" in events[0].data["error"]
+        )
 
 
 async def test_a_wait_that_cannot_be_recorded_fails_with_the_reason(

@@ -38,7 +38,11 @@ class Advice:
         queues = {queue for queue, _ in registry.jobs}
         known = sorted(job for of, job in registry.jobs if of == queue) if queue in queues else sorted(queues)
         hint = did_you_mean(name if queue in queues and name else queue, known)
-        log.warning("%s has no handler here: %s", jobs, hint or f"known are {', '.join(known) or 'none'}")
+        log.warning(
+            "%s has no handler here; %s",
+            jobs,
+            hint or f"known {'jobs' if queue in queues else 'queues'}: {', '.join(known) or 'none'}",
+        )
 
     async def warn_about_other_input(self, run: str, input: Any) -> None:
         """Warn about an idempotency key whose run was started with another input."""
@@ -49,7 +53,7 @@ class Advice:
             return
         started = first[0].data if first else None
         if isinstance(started, dict) and "input" in started and started["input"] != bodies.redact_value(input):
-            log.warning("run %r exists and was started with another input; the new input is ignored", run)
+            log.warning("run %r already exists with a different input; the new input is ignored", run)
 
     async def _is_worked_on(self, queue: str) -> bool:
         try:

@@ -138,7 +138,7 @@ class App:
         def __getattr__(self, name: str) -> Any:
             """Facets exist once the App is open; say so for one that is missing."""
             if name in _FACETS:
-                raise NotOpen("this App is not open: write `async with App(…) as app:`, or await app.open() first")
+                raise NotOpen("this App is not open; use `async with App(…) as app:` or call `await app.open()` first")
             raise AttributeError(f"App has no attribute {name!r}")
 
     async def open(self, *, connect_timeout: Duration | None = None) -> None:
@@ -148,7 +148,7 @@ class App:
             connect_timeout: Retry for this long if the server cannot be reached. Default: raise at once.
         """
         if self._is_open:
-            raise ConfigError("this App is open already")
+            raise ConfigError("this App is already open")
         store = self._store or open_store(
             self.settings.url, clock=self._machine_clock, namespace=self.settings.namespace
         )
@@ -160,7 +160,7 @@ class App:
         try:
             for bridge in self._bridges:
                 open_bridge = partial(bridge.open, AppBridgeHost(self))
-                await open_with_retry("a bridge is not open yet", open_bridge, connect_timeout)
+                await open_with_retry("the bridge is not open yet", open_bridge, connect_timeout)
         except BaseException:
             await self.close()
             raise

@@ -54,7 +54,7 @@ UNSET: Any = Unset()
 def resolve_due(delay: Duration | None, at: datetime | None, clock: Clock) -> int:
     """Return when something is due, from `delay=` or `at=`; 0 means now."""
     if at is not None and delay is not None:
-        raise BadArgument(f"delay={delay!r} and at={at!r}: pass one of them")
+        raise BadArgument(f"pass either delay= or at=, not both; got delay={delay!r} and at={at!r}")
     if at is not None:
         due = datetime_to_ms(at)
         return due if due > clock.now_ms() else 0
@@ -66,26 +66,26 @@ def check_text(value: Any, what: str) -> str | None:
     """Return the value if it is a string or None; raise otherwise."""
     if value is None or isinstance(value, str):
         return value
-    raise PayloadError(f"{what} is {value!r}, a {type(value).__name__}: pass a string")
+    raise PayloadError(f"{what} must be a string, got {value!r}")
 
 
 def check_name(value: Any, what: str, expected: str) -> str:
     """Return the value if it is a string; raise otherwise."""
     if not isinstance(value, str):
-        raise BadArgument(f"{what}={_shorten(value)}: pass {expected} as a string")
+        raise BadArgument(f"{what} must be a string ({expected}), got {_shorten(value)}")
     return value
 
 
 def check_function(value: Any, what: str, expected: str) -> None:
     """Raise if the value cannot be called."""
     if not callable(value):
-        raise BadArgument(f"{what}={_shorten(value)}: pass a function {expected}")
+        raise BadArgument(f"{what} must be a function {expected}, got {_shorten(value)}")
 
 
 def check_tags(values: Mapping[str, str] | None, what: str) -> dict[str, str]:
     """Return tags as a dict of strings; raise if they are not."""
     if values is not None and not isinstance(values, Mapping):
-        raise BadArgument(f"{what}={values!r}: pass names and values, such as {{'customer': 'ada'}}")
+        raise BadArgument(f"{what} must be a mapping of names to values, such as {{'customer': 'ada'}}, got {values!r}")
     for name, value in (values or {}).items():
         check_text(name, f"a name in {what}")
         check_text(value, f"{what} {name!r}")
@@ -95,7 +95,7 @@ def check_tags(values: Mapping[str, str] | None, what: str) -> dict[str, str]:
 def check_count(value: Any, what: str = "limit") -> int:
     """Return the value if it is a whole number of at least 1; raise otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadArgument(f"{what}={value!r}: pass a whole number of at least 1")
+        raise BadArgument(f"{what} must be a whole number of at least 1, got {value!r}")
     return value
 
 
@@ -104,26 +104,33 @@ def check_choice(value: str, known: Iterable[str], what: str) -> str:
     words = list(known)
     if value in words:
         return value
-    raise BadArgument(f"{what}={value!r}: {did_you_mean(value, words) or 'use one of ' + ', '.join(words)}")
+    if hint := did_you_mean(value, words):
+        raise BadArgument(f"unknown {what} {value!r}; {hint}")
+    raise BadArgument(f"{what} must be one of {', '.join(map(repr, words))}, got {value!r}")
 
 
 def build_dedupe(key: Any, ttl: Duration | None) -> Dedupe | None:
     """Validate `dedupe=` and `dedupe_ttl=`."""
     if key is None:
         if ttl is not None:
-            raise BadArgument(f"dedupe_ttl={ttl!r} needs a key: pass dedupe= too")
+            raise BadArgument(f"dedupe_ttl={ttl!r} requires dedupe=")
         return None
     if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS or not key.isprintable():
-        raise BadArgument(f"dedupe={_shorten(key)}: pass a string of 1 to {MAX_KEY_CHARS} printable characters")
+        raise BadArgument(f"dedupe must be a string of 1 to {MAX_KEY_CHARS} printable characters, got {_shorten(key)}")
     if ttl is not None and to_ms(ttl) < 1:
-        raise BadArgument(f'dedupe_ttl={ttl!r}: pass a duration such as "1m", or leave it out: until the job has ended')
+        raise BadArgument(
+            f'dedupe_ttl must be a duration longer than 0, such as "1m", got {ttl!r}; omit it to deduplicate until '
+            "the job has ended"
+        )
     return Dedupe(key, None if ttl is None else to_ms(ttl))
 
 
 def check_list(values: Any, what: str) -> list[Any]:
     """Return an iterable as a list. Raise for a string or a mapping: it is most likely one value, not many."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise BadArgument(f"{what} is {_shorten(values)}, a single value: pass a list, [{_shorten(values)}]")
+        raise BadArgument(
+            f"{what} must be a list, got {_shorten(values)}; for a single value, pass [{_shorten(values)}]"
+        )
     return list(values)
 
 

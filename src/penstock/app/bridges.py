@@ -27,7 +27,7 @@ async def run_bridges(app: App, bridges: Sequence[Bridge]) -> AsyncIterator[None
     async with AsyncExitStack() as stack:
         for bridge in bridges:
             await open_with_retry(
-                "a bridge is not open yet", partial(bridge.open, AppBridgeHost(app)), BRIDGE_CONNECT_TIMEOUT
+                "the bridge is not open yet", partial(bridge.open, AppBridgeHost(app)), BRIDGE_CONNECT_TIMEOUT
             )
             stack.push_async_callback(bridge.close)
         tasks = [start_service(bridge.run, "penstock-bridge") for bridge in bridges]

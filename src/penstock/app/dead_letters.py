@@ -19,7 +19,7 @@ from ..ports.store import JobRow
 from ..ports.unit import Committed, JobState, Unit
 from .arguments import check_count, check_name
 
-GONE = "another call took it first"
+GONE = "another call has already taken this dead letter"
 
 
 class RedriveResult(msgspec.Struct):
@@ -140,7 +140,9 @@ class DeadLetters:
     async def _row(self, id: str) -> JobRow:
         row = await self._store.job(_letter_id(id))
         if row is None:
-            raise UnknownJob(f"there is no dead letter {id!r}: `penstock dlq` lists the queues that have some")
+            raise UnknownJob(
+                f"no dead letter with id {id!r}; run `penstock dlq` to see the queues that have dead letters"
+            )
         return row
 
     async def _redrive(self, row: JobRow, done: RedriveResult, payload: bytes | None) -> None:
@@ -187,13 +189,14 @@ class DeadLetters:
         """Raise if another job knows this one by its id: with a new input it becomes a new job."""
         if before.has_children:
             raise RunError(
-                f"job {id!r} has children that know it by its id: redrive it unchanged, or add its tree again"
+                f"job {id!r} cannot be changed on redrive because its child jobs refer to it. Redrive it without "
+                "changes, or enqueue the whole tree again"
             )
         parent = await self._store.job(before.parent.id) if before.parent is not None else None
         if parent is not None and parent.state is JobState.FAILED:
             raise RunError(
-                f"job {id!r} failed its parent {parent.id!r}, which knows it by its id: redrive both unchanged, "
-                "or add their tree again with another input"
+                f"job {id!r} cannot be changed on redrive because its parent {parent.id!r}, which it failed, "
+                "refers to it. Redrive both without changes, or enqueue the whole tree again with another input"
             )
 
     async def _retry_in_place(self, row: JobRow, letter: DeadLetter) -> str | None:
@@ -203,7 +206,10 @@ class DeadLetters:
         """
         job = await self._store.job(letter.original_job_id)
         if job is None or job.state is not JobState.FAILED:
-            raise RunError(f"job {letter.original_job_id!r} is gone or not failed: add its tree again")
+            raise RunError(
+                f"job {letter.original_job_id!r} was removed or has not failed, so it cannot be retried; enqueue the "
+                "whole tree again"
+            )
         unit = Unit(self._unit_id(), removes=[row.id])
         receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or not await self._store.retry(job.id):

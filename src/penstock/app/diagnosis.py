@@ -103,7 +103,7 @@ async def _check_clock(app: App) -> Check:
     now = app.clock.now_ms()
     ahead = int(newest[-1].event.id.partition("-")[0]) - now if newest else 0
     if ahead > MAX_CLOCK_SKEW_MS:
-        return Check("clock", False, f"the newest event is {format_ms(ahead)} ahead of the store: correct its clock")
+        return Check("clock", False, f"the newest event is {format_ms(ahead)} ahead of the store; correct its clock")
     skew = app._machine_clock.now_ms() - now
     if abs(skew) <= MAX_CLOCK_SKEW_MS:
         return Check("clock", True, f"it is {to_iso(now)}")
@@ -177,7 +177,7 @@ async def why(app: App, run: str) -> list[str]:
                 _explain_job(app, job, queues[job.queue], workers.get(id, "a worker"))
             ]
     reasons += engine.explain(row.record)
-    return reasons or ["nothing of it is queued, running or waiting: this is a bug, please report it"]
+    return reasons or ["nothing of this run is queued, running or waiting; this is a bug, please report it"]
 
 
 def _workers(events: Sequence[Event]) -> dict[str, str]:

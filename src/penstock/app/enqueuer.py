@@ -133,7 +133,7 @@ class JobEnqueuer:
         if handlers:
             return handlers[0].queue_name, name or handlers[0].name
         shown = getattr(job, "__name__", job)
-        raise ConfigError(f"{shown!r} is not marked with @job, so no job can be made of it: mark it, or name a queue")
+        raise ConfigError(f"{shown!r} is not a job; decorate it with @job, or pass the name of a queue")
 
     async def enqueue_tree(self, tree: Node | Mapping[str, Any], correlation_id: str | None) -> JobTree:
         """Enqueue a whole tree; nothing of it if a job with the root's id exists."""
@@ -144,7 +144,8 @@ class JobEnqueuer:
         receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if isinstance(receipt, Refused):
             raise BadArgument(
-                f"job {receipt.key!r} exists already, so the tree was not added: give that child another key, or none"
+                f"job tree not added: a job with key {receipt.key!r} already exists. Use another key for it, or "
+                "omit the key"
             )
         for queue in dict.fromkeys(job.queue for job in jobs):
             await self.warn_if_unhandled(queue)
@@ -186,7 +187,7 @@ def _build_each(inputs: list[Any], build: Callable[[Any], NewJob]) -> list[NewJo
             jobs.append(build(input))
         except PenstockError as problem:
             if len(inputs) > 1:
-                problem.args = (f"item {n} of {len(inputs)} (none was added): {problem}", *problem.args[1:])
+                problem.args = (f"item {n} of {len(inputs)}: {problem} (no job was added)", *problem.args[1:])
             raise
     return jobs
 
@@ -208,4 +209,6 @@ def _check_ids(jobs: Sequence[NewJob]) -> None:
     counts = Counter(job.id for job in jobs)
     for id, count in counts.items():
         if count > 1:
-            raise BadArgument(f"the tree has {count} jobs with the id {id!r}: give each its own key, or none")
+            raise BadArgument(
+                f"the tree has {count} jobs with the key {id!r}; use a different key for each, or omit the keys"
+            )

@@ -54,7 +54,9 @@ class EventAppender:
         check_text(subject, "the subject")
         check_text(correlation_id, "the correlation id")
         if check_text(key, "the key") == "":
-            raise BadArgument("key='': give a text that identifies the event, or none")
+            raise BadArgument(
+                "key must be a non-empty string that identifies the event, got ''; omit it if the event needs no key"
+            )
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None

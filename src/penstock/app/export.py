@@ -128,7 +128,9 @@ def read_line(line: bytes, number: int, engines: Engines | None = None) -> Saved
     except (msgspec.DecodeError, PenstockError) as problem:
         raise _not_a_run(number, problem) from None
     if saved.penstock > FORMAT:
-        raise BadExport(f"line {number} was written by a newer Penstock (format {saved.penstock}): upgrade")
+        raise BadExport(
+            f"line {number} was written by a newer version of Penstock (format {saved.penstock}); upgrade Penstock"
+        )
     if engines is not None:
         engine = engines.of_run_kind(saved.kind)
         try:
@@ -151,7 +153,7 @@ def read_runs(data: bytes, engines: Engines | None = None) -> Iterator[SavedRun]
             continue
         saved = read_line(line, number, engines)
         if saved.run in seen:
-            raise BadExport(f"line {number}: run {saved.run!r} is in the file twice")
+            raise BadExport(f"line {number}: run {saved.run!r} occurs twice in the file")
         seen.add(saved.run)
         yield saved
 
@@ -160,11 +162,11 @@ async def import_runs(app: App, data: bytes, on_run: Callable[[str], object] | N
     """Import every run of an export, or none if the store already has one of them; return their ids."""
     if not isinstance(data, bytes):
         raise BadArgument(
-            f"data is of type {type(data).__name__}: pass the bytes that `export` returned, or Path(file).read_bytes()"
+            f"data must be the bytes that `export` returned, or Path(file).read_bytes(), got a {type(data).__name__}"
         )
     for saved in read_runs(data, app._engines):
         if await app.store.run(saved.run) is not None:
-            raise RunError(f"run {saved.run!r} is in this store already: nothing was imported")
+            raise RunError(f"run {saved.run!r} already exists in this store; nothing was imported")
     imported: list[str] = []
     async with _open_importer(app) as importer:
         for saved in read_runs(data):
@@ -181,13 +183,13 @@ async def _open_importer(app: App) -> AsyncIterator[Importer]:
     url = app.settings.url
     if app._store is not None:
         raise ConfigError(
-            "runs cannot be imported into a store passed as store=: an import opens the store a second time, by its "
-            "URL; pass the URL instead, such as App('sqlite:///penstock.db')"
+            "runs cannot be imported into a store passed as store=, because an import opens the store a second time, "
+            "by its URL. Pass the URL instead, such as App('sqlite:///penstock.db')"
         )
     if is_memory_url(url):
         raise ConfigError(
-            f"runs cannot be imported into {url!r}: an import opens the store a second time, and one in memory cannot "
-            "be; use a file, such as App('sqlite:///penstock.db')"
+            f"runs cannot be imported into {url!r}, because an import opens the store a second time, which is "
+            "not possible in memory. Use a file, such as App('sqlite:///penstock.db')"
         )
     clock = ReplayClock(app.clock)
     store = open_store(url, clock=clock, namespace=app.settings.namespace)
@@ -338,7 +340,7 @@ class Importer:
     async def _commit(self, unit: Unit) -> None:
         receipt = (await self._store.commit([unit])).receipts[0]
         if not isinstance(receipt, Committed):
-            raise RunError("another process changed the store meanwhile: import again")
+            raise RunError("another process changed the store during the import; run the import again")
 
 
 def _new_jobs(engines: Engines, saved: SavedRun) -> list[NewJob]:

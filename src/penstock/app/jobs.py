@@ -71,7 +71,8 @@ class Jobs:
         """
         if tx is not None and dedupe is not None:
             raise BadArgument(
-                "dedupe= cannot be used with tx=: the key's holder is only known at commit. Use key= instead."
+                "dedupe= cannot be used with tx=, because the holder of the key is only known at commit. Use "
+                "key= instead"
             )
         async with self._app._transactions.writers(tx) as writers:
             ids = await writers.jobs.enqueue(
@@ -203,7 +204,9 @@ class Jobs:
         """
         row = await self._row(id)
         if row.run is not None and row.state in (JobState.WAITING, JobState.DELAYED, JobState.SUSPENDED):
-            raise RunError(f"job {id!r} belongs to run {row.run!r}: cancel the run instead")
+            raise RunError(
+                f"job {id!r} belongs to run {row.run!r} and cannot be cancelled alone; cancel the run instead"
+            )
         return await self._store.remove(id)
 
     async def children(self, id: str) -> Sequence[ChildView]:
@@ -265,4 +268,4 @@ class Jobs:
 
 
 def _unknown_job(id: str) -> UnknownJob:
-    return UnknownJob(f"there is no job {id!r}: it may have been removed, or be in another store")
+    return UnknownJob(f"no job with id {id!r}; it may have been removed, or be in another store")

@@ -84,7 +84,8 @@ def check_blocking(connection: Any) -> None:
     """Raise for an async connection: it belongs to a loop, and the caller has none."""
     if wrap_connection(connection).is_async:
         raise UnknownConnection(
-            f"tx is an async {type(connection).__name__}, which SyncApp cannot await: use App, or a blocking connection"
+            f"tx is an async {type(connection).__name__}, which cannot be used with SyncApp; use App, or pass a "
+            "sync connection"
         )
 
 

@@ -48,8 +48,8 @@ async def check_runs(app: App, flow: str | None = None) -> PreflightReport:
                     if (problem := await checker.check(claim)) is not None:
                         report.problems.append(problem)
     if not report.runs and flow is not None and flow not in app.registry.flows:
-        hint = did_you_mean(flow, app.registry.flows) or "it has no open run, and no worker file defines it"
-        raise UnknownFlow(f"there is no flow {flow!r}: {hint}")
+        hint = did_you_mean(flow, app.registry.flows) or "it has no open runs, and no worker file defines it"
+        raise UnknownFlow(f"no flow named {flow!r}; {hint}")
     return report
 
 

@@ -96,5 +96,5 @@ class Queues:
             if view.name == queue:
                 return view
         names = [view.name for view in await self.list()]
-        hint = did_you_mean(queue, names) or f"known are {', '.join(names) or 'none'}"
-        raise UnknownQueue(f"there is no queue {queue!r}: {hint}")
+        hint = did_you_mean(queue, names) or f"known queues: {', '.join(names) or 'none'}"
+        raise UnknownQueue(f"no queue named {queue!r}; {hint}")

@@ -33,7 +33,7 @@ async def retry_run(app: App, run: str) -> RedriveResult:
     row = await app.runs._flow_row(run, "retry")
     status = decode_record(row.record).status
     if status not in (FAILED, RUNNING):
-        raise RunError(f"run {run!r} is {status}, not failed: `penstock runs replay {run}` starts it again")
+        raise RunError(f"run {run!r} is {status}, not failed; to start it again, run `penstock runs replay {run}`")
     redriven = RedriveResult()
     for id, job in (await _last_jobs(app, run)).items():
         if await app.store.job(dead_letter_id(id)) is not None:
@@ -46,7 +46,8 @@ async def retry_run(app: App, run: str) -> RedriveResult:
         redriven.refused.update(one.refused)
     if not redriven.sent and not redriven.refused:
         raise RunError(
-            f"run {run!r} is {status} and has no failed step to retry: `penstock runs replay {run}` starts it again"
+            f"run {run!r} is {status} and has no failed step to retry; to start it again, run `penstock runs "
+            f"replay {run}`"
         )
     return redriven
 
@@ -66,13 +67,13 @@ async def replay_run(app: App, run: str, input: Any = UNSET, key: str | None = N
     first = (await app.events.read(app._bodies.flow(run), limit=1))[0]
     flow, recorded = _read_start(run, first)
     if input is UNSET and _is_redacted(recorded):
-        raise RunError(f"the input of run {run!r} was recorded with its secrets redacted: pass it with --input")
+        raise RunError(f"the input of run {run!r} was recorded with its secrets redacted; pass the input with --input")
     return await app.runs.start(flow, recorded if input is UNSET else input, key=key)
 
 
 def _read_start(run: str, event: Event) -> tuple[str, Any]:
     if event.kind != "flow.started" or not isinstance(event.data, dict):
-        raise RunError(f"run {run!r} has lost its first event, and its input with it: start a new run")
+        raise RunError(f"the first event of run {run!r}, which held its input, was removed; start a new run")
     return event.data["name"], event.data.get("input")
 
 

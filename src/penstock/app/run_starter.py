@@ -33,7 +33,7 @@ class RunStarter:
         for definition in read_definitions(flow):
             if isinstance(definition, FlowDefinition):
                 return registry.flow(definition.name)
-        raise ConfigError(f"{getattr(flow, '__name__', flow)!r} is not marked with @flow, so it cannot be started")
+        raise ConfigError(f"{getattr(flow, '__name__', flow)!r} is not a flow; decorate it with @flow")
 
     async def start(
         self,

@@ -150,7 +150,7 @@ class Runs:
             limit=check_count(limit),
         )
         if not rows and before is not None and await self._store.run(before) is None:
-            raise BadId(f"before={before!r}: there is no such run, give the id of the last run of the page before")
+            raise BadId(f"no run with id {before!r}; before= must be the id of the last run on the previous page")
         return [run_summary(row) for row in rows]
 
     async def wait(self, id: str, *, timeout: Duration | None = None) -> RunSummary:
@@ -316,7 +316,7 @@ class Runs:
             last = event_seq(last_event)
             if not any(event.seq == last for event in events):
                 raise BadId(
-                    f"{last_event!r} is not an event of run {id!r}, which has {len(events)} of them"
+                    f"run {id!r} has no event {last_event!r}; it has {len(events)} events"
                     + (f", {events[0].id} to {events[-1].id}" if events else "")
                 )
             events = [event for event in events if event.seq <= last]
@@ -334,7 +334,7 @@ class Runs:
             result = self._app._engines.of_run(row).result(row.record)
             if result is None:
                 raise PayloadTooLarge(
-                    f"the results of run {row.id!r} are over 64 KB together: read them step by step from "
+                    f"the results of run {row.id!r} exceed 64 KB in total; read them per step from "
                     "app.runs.get(id).steps"
                 )
             return unpack(result)
@@ -352,15 +352,15 @@ class Runs:
         """Return the row of a run; raise RunError if it is not a run of a flow."""
         row = await self._row(id)
         if row.kind != FLOW:
-            raise RunError(f"run {id!r} is of kind {row.kind!r}: only runs of flows have `{method}`")
+            raise RunError(f"run {id!r} is of kind {row.kind!r}; only runs of flows have `{method}`")
         return row
 
     async def _row(self, id: str) -> RunRow:
         row = await self._store.run(id)
         if row is None:
             is_job = await self._store.job(id) is not None
-            hint = "it is a job, see app.jobs.result" if is_job else "check the id and the URL"
-            raise UnknownRun(f"there is no run {id!r} in {mask(self._app.settings.url)}: {hint}")
+            hint = "this is the id of a job; use app.jobs.result" if is_job else "check the id and the URL"
+            raise UnknownRun(f"no run with id {id!r} in {mask(self._app.settings.url)}; {hint}")
         return row
 
     def _time_ms(self, time: datetime | Duration | None) -> int | None:

@@ -90,13 +90,13 @@ class ScheduleService:
     async def get(self, id: str) -> ScheduleRow:
         row = await self._store.schedule(id)
         if row is None:
-            raise UnknownSchedule(f"there is no schedule {id!r}: `penstock schedules` lists them")
+            raise UnknownSchedule(f"no schedule with id {id!r}; run `penstock schedules` to see the ids")
         return row
 
     def _check_target(self, target: Target) -> None:
         """Raise now what would fail when a slot fires."""
         if (target.flow is None) == (target.queue is None):
-            raise BadSchedule("a schedule starts a flow or enqueues a job: pass either flow=… or queue=…")
+            raise BadSchedule("a schedule requires either flow= or queue=, not both")
         data = pack(target.input, "the input of a schedule")
         if target.flow is not None:
             self._registry().flow(target.flow).definition.entry.handler.check_input(unpack(data))
@@ -116,10 +116,10 @@ class ScheduleService:
             except StoreError:
                 raise  # the scheduler tries again
             except PenstockError as problem:
-                log.error("cannot store schedule %s, which the code declares: %s", id, problem)
+                log.error("cannot store schedule %s declared in the code: %s", id, problem)
         for row in await self._store.schedules():
             if self._is_dropped(registry, row) and await self._store.remove_schedule(row.id, row):
-                log.info("removed schedule %s: the code no longer declares it", row.id)
+                log.info("removed schedule %s, which the code no longer declares", row.id)
         self._prepared = registry
 
     def _is_dropped(self, registry: Registry, row: ScheduleRow) -> bool:

@@ -30,7 +30,7 @@ def open_store(url: str, *, clock: Clock, namespace: str) -> Store:
             from ..stores.redis import RedisStore
         except ModuleNotFoundError as problem:
             raise SettingError(
-                f"a Redis store needs the package {problem.name}: pip install 'penstock[redis]'"
+                f"a Redis store requires the package {problem.name}; run `pip install 'penstock[redis]'`"
             ) from None
 
         return RedisStore(url, clock=clock, namespace=namespace)
@@ -39,11 +39,11 @@ def open_store(url: str, *, clock: Clock, namespace: str) -> Store:
             from ..stores.postgres import PostgresStore
         except ModuleNotFoundError as problem:
             raise SettingError(
-                f"a Postgres store needs the package {problem.name}: pip install 'penstock[postgres]'"
+                f"a Postgres store requires the package {problem.name}; run `pip install 'penstock[postgres]'`"
             ) from None
 
         return PostgresStore(url, clock=clock, namespace=namespace)
-    raise SettingError(f"{mask(url)!r} is not a store this version can open: write {URL_FORMS}")
+    raise SettingError(f"unsupported store URL {mask(url)!r}; use {URL_FORMS}")
 
 
 def sqlite_path(url: str) -> str:
@@ -55,7 +55,7 @@ def sqlite_path(url: str) -> str:
     _sqlite_mode(url)
     path = unquote(rest.partition("?")[0]).removeprefix("/")
     if not path:
-        raise SettingError(f"{url!r} names no file: write {URL_FORMS}")
+        raise SettingError(f"store URL {url!r} has no file name; use {URL_FORMS}")
     return path
 
 
@@ -93,8 +93,8 @@ def _sqlite_mode(url: str) -> str | None:
     if options or mode not in (None, "ro"):
         wrong = repr(next(iter(options))) if options else f"mode={mode}"  # a value may be a secret
         raise SettingError(
-            f"a SQLite URL has no option {wrong}: the only option is mode=ro (read-only); write a ? in a file name as "
-            "%3F"
+            f"unknown option {wrong} in a SQLite URL; the only option is mode=ro (read-only). Use %3F for a ? in "
+            "a file name"
         )
     return mode
 

@@ -95,7 +95,7 @@ class SyncApp(SyncShortcuts):
             connect_timeout: Retry for this long if the server cannot be reached. Default: raise at once.
         """
         if self._open_portal is not None:
-            raise ConfigError("this SyncApp is open already")
+            raise ConfigError("this SyncApp is already open")
         app, portal = self._make(), Portal()
         try:
             portal.call(app.open(connect_timeout=connect_timeout))
@@ -135,7 +135,7 @@ class SyncApp(SyncShortcuts):
     @property
     def _portal(self) -> Portal:
         if self._open_portal is None:
-            raise NotOpen("this SyncApp is not open: write `with SyncApp(…) as app:`, or call app.open() first")
+            raise NotOpen("this SyncApp is not open; use `with SyncApp(…) as app:` or call `app.open()` first")
         return self._open_portal
 
     @property

@@ -115,5 +115,5 @@ class Transactions:
 
     async def _identify_database(self, fresh: bool) -> DatabaseIdentity:
         if not isinstance(self._store, Enlists):
-            raise ConfigError("this store is not in a database that other programs connect to")
+            raise ConfigError("this store is not in a database that other programs can connect to")
         return await self._store.database_identity(fresh=fresh)

@@ -53,7 +53,7 @@ class Waits:
             limit: Maximum number of waits.
         """
         if kind is not None and kind not in KINDS:
-            raise BadArgument(f"kind={kind!r}: a run waits for a 'time', an 'event' or a 'trigger'")
+            raise BadArgument(f"kind must be 'time', 'event' or 'trigger', got {kind!r}")
         check_count(limit)
         found: list[WaitRow] = []
         while len(found) < limit and (rows := await self._store.waits(run=run, kind=kind, after=after, limit=limit)):

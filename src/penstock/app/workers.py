@@ -116,10 +116,10 @@ class Workers:
         if self._closed:  # closed before its task ran: on a closed store it would wait for ever
             return
         if self._worker is not None:
-            raise ConfigError("this App runs a worker already: create another App for another worker")
+            raise ConfigError("this App already runs a worker; create another App for another worker")
         settings = self._settings
         if is_read_only(settings.url):
-            raise ConfigError(f"a worker needs to write, and {settings.url} is read-only: remove ?mode=ro from the URL")
+            raise ConfigError(f"a worker cannot use {settings.url}, which is read-only; remove ?mode=ro from the URL")
         queues = check_list(queues, "queues") if queues is not None else None
         concurrency = check_count(concurrency, "concurrency") if concurrency is not None else None
         self._requested = queues or settings.queues, concurrency or settings.concurrency
@@ -231,9 +231,7 @@ class Workers:
         known = sorted({handler.queue_name for handler in handlers})
         for queue in queues:
             if queue not in known:
-                raise UnknownQueue(
-                    f"no handler here takes jobs of queue {queue!r}: known are {', '.join(known) or 'none'}"
-                )
+                raise UnknownQueue(f"no handler here for queue {queue!r}; known queues: {', '.join(known) or 'none'}")
         limits: dict[str, QueueLimits] = {}
         for queue in queues or known:
             mine = [handler for handler in handlers if handler.queue_name == queue]

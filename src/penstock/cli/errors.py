@@ -53,7 +53,7 @@ def report_errors(command: Callable[[], int], args: list[str]) -> int:
         print_error(format, str(problem), problem.code)
         return EXIT_ERROR
     except Exception as problem:
-        hint = "" if debug else "Run it again with --debug for a traceback."
+        hint = "" if debug else "Run the command again with --debug for a traceback."
         message = f"{type(problem).__name__}: {problem}; this is a bug in Penstock, please report it."
         print_error(format, message, "internal", hint)
         return EXIT_BUG
@@ -113,8 +113,8 @@ def _describe_unused(unused: Sequence[str], call: CommandLine, command: App) -> 
         rest = " ".join(one for one in call.rest if one != word)
         return f"the command {word} must come before its options: penstock {group} {word} {rest}."
     if word in call.rest[:1] and below:
-        hint = did_you_mean(word, below) or f"there are {', '.join(below)}."
-        return f"there is no command '{group} {word}': {hint}"
+        hint = did_you_mean(word, below) or f"commands: {', '.join(below)}."
+        return f"no command named '{group} {word}'; {hint}"
     text = f"unexpected argument {' '.join(unused)!r}"
     option = input_option(command)
     return f"{text}; did you mean {option}?" if option is not None and not word.startswith("-") else f"{text}."

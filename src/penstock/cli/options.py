@@ -10,9 +10,9 @@ from cyclopts import Group, Parameter
 
 _COMMON = Group("Common options", sort_key=90)
 _RUN = Group("Run options", sort_key=10)
-KEY_HELP = "Idempotency key; becomes the new run's id. The same key starts one run only."
+KEY_HELP = "Idempotency key; becomes the new run's id. The same key starts only one run."
 PRIORITY_HELP = "Lower numbers go first."
-DELAY_HELP = "Start later: 30s, 1h30m."
+DELAY_HELP = "Start after this time: 30s, 1h30m."
 
 
 @Parameter(name="*", group=_COMMON)

@@ -17,7 +17,7 @@ from ..settings import Settings
 from .errors import EXIT_FAILED, EXIT_OK, warn
 from .options import CommonOptions
 
-_YES_HELP = "Do not ask for confirmation. Without a terminal, as in a script, nothing is asked either."
+_YES_HELP = "Do not ask for confirmation. Without a terminal, such as in a script, there is no prompt."
 Yes = Annotated[bool, Parameter(name=("--yes", "-y"), negative="", show_default=False, help=_YES_HELP)]
 Reveal = Annotated[bool, Parameter(negative="", show_default=False, help="Show values that 'redact' would hide.")]
 

@@ -27,13 +27,15 @@ def read_input(text: str | None, option: str = "--input") -> Any:
         return parse_json(text, f"the value of {option}" if is_option else f"the {option}")
     except NotJSON as problem:
         if _is_file(text):
-            raise NotJSON(f"{problem}; to read the file of that name, write {before}@{text}") from None
+            raise NotJSON(f"{problem}; to read the file of that name, use {before}@{text}") from None
         if text[:1] in ("{", "[") and "Expecting" in str(problem):  # Python's message for missing quotes
             hint = "put double quotes around names and text, and single quotes around the whole value"
             raise NotJSON(f'{problem}; {hint}: {before}\'{{"id": "A7"}}\'') from None
         if not text[:1].isalpha():
             raise
-        raise NotJSON(f"{problem}; text needs double quotes of its own: {before}'\"{text}\"'") from None
+        raise NotJSON(
+            f"{problem}; a string needs double quotes inside the single quotes: {before}'\"{text}\"'"
+        ) from None
 
 
 def read_tags(tags: list[str] | None) -> dict[str, str]:
@@ -42,7 +44,7 @@ def read_tags(tags: list[str] | None) -> dict[str, str]:
     for tag in tags or ():
         name, equals, value = tag.partition("=")
         if not name or not equals:
-            raise UsageError(f"--tag {tag}: expected name=value, such as --tag customer=ada")
+            raise UsageError(f"--tag must be name=value, such as --tag customer=ada, got {tag}")
         found[name] = value
     return found
 
@@ -62,7 +64,7 @@ def read_time(text: str | None, option: str = "--at") -> datetime | None:
     try:
         return _with_zone(datetime.fromisoformat(text)) if text is not None else None
     except ValueError:
-        raise UsageError(f"{option} {text}: expected a time such as 2030-01-31T09:00:00+01:00") from None
+        raise UsageError(f"{option} must be a time such as 2030-01-31T09:00:00+01:00, got {text}") from None
 
 
 def read_ago(text: str | None, option: str) -> datetime | str | None:
@@ -78,8 +80,8 @@ def read_ago(text: str | None, option: str) -> datetime | str | None:
         return _with_zone(datetime.fromisoformat(text))
     except ValueError:
         raise UsageError(
-            f"{option} {text}: expected a duration such as 2h, at most {MAX_DURATION_TEXT}, "
-            "or a time such as 2030-01-31T09:00"
+            f"{option} must be a duration such as 2h, at most {MAX_DURATION_TEXT}, or a time such as "
+            f"2030-01-31T09:00, got {text}"
         ) from None
 
 
@@ -91,7 +93,7 @@ def read_limit(limit: int) -> int:
 def read_count(value: int, option: str) -> int:
     """Check the value of an option that counts something."""
     if value < 1:
-        raise UsageError(f"{option} {value}: expected a whole number of at least 1")
+        raise UsageError(f"{option} must be a whole number of at least 1, got {value}")
     return value
 
 

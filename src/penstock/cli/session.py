@@ -104,15 +104,17 @@ def refuse_memory_store(common: CommonOptions) -> None:
     url = Settings.load({"url": common.url}).url
     if is_memory_url(url):
         raise ConfigError(
-            f"the store {url!r} is in memory and ends with this command: use a file, such as "
-            "--url sqlite:///penstock.db, or `penstock run`, which also does the work"
+            f"the store {url!r} is in memory and is lost when this command ends. Use a file, such as --url "
+            "sqlite:///penstock.db, or `penstock run`, which starts the run and works on it"
         )
 
 
 def check_dir(dir: str) -> None:
     """Raise if the folder of the worker files does not exist."""
     if not Path(dir).is_dir():
-        raise ConfigError(f"there is no folder {dir!r} here: change to your project, or set --dir to the worker files")
+        raise ConfigError(
+            f"folder {dir!r} not found; change to your project folder, or set --dir to the folder of the worker files"
+        )
 
 
 def _open_as_it_is(common: CommonOptions) -> CommonOptions:
@@ -125,4 +127,4 @@ def _open_as_it_is(common: CommonOptions) -> CommonOptions:
 def _check_store_exists(app: App) -> None:
     url = app.settings.url
     if url.startswith("sqlite:") and not ((path := Path(sqlite_path(url))).exists() and path.stat().st_size):
-        raise NotFound(f"there is no store at {path}: nothing has run here yet, or --url is wrong")
+        raise NotFound(f"no store at {path}; nothing has run here yet, or --url is wrong")

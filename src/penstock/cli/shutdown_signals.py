@@ -18,12 +18,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def stop_message(app: App) -> str:
     """Return what to print after the first signal."""
-    return f"Stopping: running handlers have {format_ms(app.settings.grace)} to finish. Ctrl-C again stops at once."
+    return (
+        f"Stopping: running handlers have {format_ms(app.settings.grace)} to finish. Press Ctrl-C again to stop "
+        "immediately."
+    )
 
 
 @contextmanager
 def handle_stop_signals(
-    stop: Callable[[], object], final_message: str = "Stopped at once.", kill: Callable[[], object] | None = None
+    stop: Callable[[], object], final_message: str = "Stopped immediately.", kill: Callable[[], object] | None = None
 ) -> Iterator[None]:
     """Call `stop` at the first signal. A second one ends the process; unrecorded work runs again elsewhere."""
     loop = asyncio.get_running_loop()

@@ -81,7 +81,7 @@ class Log:
         if level == "warn":
             level = "warning"
         if level not in LEVELS:
-            raise ValueError(f"{level!r} is not a log level: write {', '.join(LEVELS)}")
+            raise ValueError(f"unknown log level {level!r}; use one of: {', '.join(LEVELS)}")
         self._channel.check()
         self._channel.log(level, str(message), fields)
         return DONE
@@ -336,8 +336,8 @@ class Context:
                 self.progress(event.get("data"))
             case "partial":
                 self.partial(event.get("data"))
-            case other:
+            case _:
                 raise BadEmit(
-                    f"emit got {dict(event)!r}: pass a kind and data, a dict with 'kind', "
-                    f"or one with 'type' log, progress or partial (not {other!r})"
+                    "emit requires a kind and data, a dict with 'kind', or a dict whose 'type' is 'log', "
+                    f"'progress' or 'partial', got {dict(event)!r}"
                 )

@@ -151,12 +151,12 @@ class StateView:
         """
         self._recorder.check()
         if not callable(change):
-            raise BadArgument(f"change={change!r}: pass a function that makes the new value from the old one")
+            raise BadArgument(f"change must be a function that returns the new value for the old one, got {change!r}")
         full = self._prefix + join_key(key)
         if full in self._writes:
             raise StateConflict(
-                f"state {full} was set in this attempt and is not committed yet, so it cannot be patched: "
-                "use either set or patch for a key"
+                f"state {full} cannot be patched, because it was set in this attempt and is not committed yet. "
+                "Use either set or patch for a key"
             )
         memo = self._memo_name(full, name)
         recorded = self._recorder.read_memo(memo)
@@ -239,10 +239,10 @@ class SyncStateView:
 def join_key(key: Key) -> str:
     """Return a key as text; a list of parts, as the specs write it, is joined with slashes."""
     if not isinstance(key, str | list | tuple):
-        raise BadArgument(f"{key!r} cannot be a state key: pass a string, or a list of parts")
+        raise BadArgument(f"a state key must be a string or a list of parts, got {key!r}")
     text = key if isinstance(key, str) else "/".join(str(part) for part in key)
     if not text or len(text) > MAX_KEY_CHARS:
-        raise BadArgument(f"{text!r} cannot be a state key: use 1 to {MAX_KEY_CHARS} characters")
+        raise BadArgument(f"a state key must have 1 to {MAX_KEY_CHARS} characters, got {text!r}")
     return text
 
 
@@ -269,8 +269,8 @@ async def patch_state(
                 return unpack(value)
             await asyncio.sleep(PATCH_PAUSE_S * tries)
     raise StateContention(
-        f"state {key} was changed by other processes {MAX_PATCH_TRIES} times while being patched: spread the writes "
-        "over more keys, or give the step a retry"
+        f"state {key} was changed by other processes {MAX_PATCH_TRIES} times while it was being patched. Spread "
+        "the writes over more keys, or set a retry on the step"
     )
 
 

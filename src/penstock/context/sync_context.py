@@ -120,8 +120,8 @@ class SyncContext:
         """
         if timeout is not None:
             raise BadArgument(
-                f"ctx.run({name!r}, timeout={timeout!r}) in a `def` handler: a thread cannot be stopped; give the "
-                "function its own timeout, or make the handler async"
+                f"ctx.run({name!r}) cannot use timeout={timeout!r} in a `def` handler, because a running thread "
+                "cannot be stopped. Set a timeout inside the function, or make the handler async"
             )
         check_run_arguments(name, fn)
         calls = self._calls
@@ -206,7 +206,7 @@ def _call_with_retries(name: str, fn: Callable[[], Any], retry: RetryPolicy, cal
             continue
         if inspect.iscoroutine(value):
             value.close()
-            raise TypeError(f"{name} got an async function in a `def` handler: make the handler async too")
+            raise TypeError(f"{name} got an async function in a `def` handler; make the handler async")
         return value
 
 

@@ -54,12 +54,14 @@ def from_iso(text: str) -> int:
 def datetime_to_ms(moment: datetime) -> int:
     """Convert a datetime with a time zone to milliseconds since the epoch."""
     if not isinstance(moment, datetime):
-        raise BadArgument(f"{moment!r} is not a datetime: pass one such as datetime(2030, 1, 31, 9, tzinfo=UTC)")
+        raise BadArgument(f"a time must be a datetime such as datetime(2030, 1, 31, 9, tzinfo=UTC), got {moment!r}")
     if moment.utcoffset() is None:
         raise BadArgument(
-            f"{moment!r} has no time zone: write datetime.now(UTC), or datetime(…, tzinfo=ZoneInfo('Europe/Berlin'))"
+            f"{moment!r} has no time zone; use datetime.now(UTC) or datetime(…, tzinfo=ZoneInfo('Europe/Berlin'))"
         )
     ms = round(moment.timestamp() * 1000)
     if not MIN_TIME_MS <= ms <= MAX_TIME_MS:
-        raise BadArgument(f"{moment!r} is out of range: use a time from {to_iso(MIN_TIME_MS)} to {to_iso(MAX_TIME_MS)}")
+        raise BadArgument(
+            f"{moment!r} is out of range; a time must be from {to_iso(MIN_TIME_MS)} to {to_iso(MAX_TIME_MS)}"
+        )
     return ms

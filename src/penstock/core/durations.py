@@ -14,7 +14,7 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w":
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 MAX_DURATION_MS = 36_525 * 86_400_000  # a hundred years: every language can write that due time as a date
 MAX_DURATION_TEXT = "36525d (100 years)"
-_HINT = 'write "500ms", "30s", "1h30m", "7d", a number of seconds or a timedelta'
+_HINT = 'use "500ms", "30s", "1h30m", "7d", a number of seconds or a timedelta'
 
 
 def to_ms(value: Duration) -> int:
@@ -26,13 +26,13 @@ def to_ms(value: Duration) -> int:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         ms = value * 1000
     else:
-        raise BadDuration(f"{value!r} is not a duration: {_HINT}")
+        raise BadDuration(f"invalid duration {value!r}; {_HINT}")
     if isinstance(ms, float) and not isfinite(ms):
-        raise BadDuration(f"{value!r} is not finite: the maximum duration is {MAX_DURATION_TEXT}")
+        raise BadDuration(f"duration {value!r} is not finite; the maximum is {MAX_DURATION_TEXT}")
     if ms < 0:
-        raise BadDuration(f"a duration cannot be negative: {_show(value)}")
+        raise BadDuration(f"a duration must not be negative, got {_show(value)}")
     if ms > MAX_DURATION_MS:
-        raise BadDuration(f"{_show(value)} is too long: the maximum duration is {MAX_DURATION_TEXT}")
+        raise BadDuration(f"duration {_show(value)} is too long; the maximum is {MAX_DURATION_TEXT}")
     return round(ms)
 
 
@@ -53,7 +53,7 @@ def _parse(text: str) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", compact):
         return float(compact) * 1000
     if not compact or _PART.sub("", compact):
-        raise BadDuration(f"{text!r} is not a duration: {_HINT}")
+        raise BadDuration(f"invalid duration {text!r}; {_HINT}")
     return sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(compact))
 
 

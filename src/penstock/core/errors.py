@@ -185,7 +185,7 @@ class Retry(HandlerError):
                 to_ms(after)
             except BadDuration as problem:
                 # The header of another service may contain anything: retry anyway, and report the bad value.
-                message = f"{message} (`after` is ignored, the retry policy sets the delay: {problem})"
+                message = f"{message} (`after` is ignored and the retry policy sets the delay: {problem})"
         super().__init__(message)
         self.after = after
 

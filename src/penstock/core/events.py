@@ -146,8 +146,8 @@ class Streams:
         ):
             return name
         raise BadStream(
-            f"{name!r} is not a stream: write {self.namespace}:<type>:<id> with a type of "
-            f"{', '.join(type_ for type_ in self._types if type_ != 'global')}, or {self.global_stream}"
+            f"a stream name must be {self.namespace}:<type>:<id> with a type of "
+            f"{', '.join(type_ for type_ in self._types if type_ != 'global')}, or {self.global_stream}; got {name!r}"
         )
 
 
@@ -186,7 +186,10 @@ _KIND = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 def check_kind(kind: str) -> str:
     """Return the kind, or raise BadEmit if it is invalid or reserved for the engine."""
     if not isinstance(kind, str) or not _KIND.fullmatch(kind) or len(kind) > 256:
-        raise BadEmit(f"{kind!r} is not an event kind: write dotted words such as 'order.paid'")
+        raise BadEmit(f"an event kind must be dotted words such as 'order.paid', got {kind!r}")
     if kind.startswith(RESERVED_PREFIXES):
-        raise BadEmit(f"{kind!r} has a prefix reserved for the engine ({', '.join(RESERVED_PREFIXES)}): rename it")
+        raise BadEmit(
+            f"event kind {kind!r} has a prefix reserved for the engine ({', '.join(RESERVED_PREFIXES)}); rename the "
+            "event"
+        )
     return kind

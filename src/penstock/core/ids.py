@@ -30,8 +30,8 @@ def check_id(value: str, what: str = "id", max_chars: int = MAX_ID_CHARS) -> str
     """Return the id, or raise BadId with the rules for ids."""
     if not isinstance(value, str) or not _ID.fullmatch(value) or value.isdigit() or len(value) > max_chars:
         raise BadId(
-            f"{value!r} cannot be used as {what}: use letters, digits, '.', '_' and '-', not digits alone, "
-            f"at most {max_chars} characters"
+            f"invalid {what} {value!r}; use letters, digits, '.', '_' and '-', not digits alone, at most "
+            f"{max_chars} characters"
         )
     return value
 
@@ -45,8 +45,7 @@ def check_name(value: str, what: str) -> str:
     """Check the name of a queue, flow or step; names become parts of ids and keys."""
     if not isinstance(value, str) or not _NAME.fullmatch(value) or value.isdigit() or len(value) > 100:
         raise BadId(
-            f"{value!r} cannot be used as {what}: use letters, digits, '.', '_' and '-', not digits alone, "
-            "at most 100 characters"
+            f"invalid {what} {value!r}; use letters, digits, '.', '_' and '-', not digits alone, at most 100 characters"
         )
     return value
 
@@ -61,7 +60,7 @@ def check_namespace(value: str) -> str:
 def check_job_id(value: str) -> str:
     """Check the id of a plain job; ids of the form `run.step.1` are reserved for steps."""
     if isinstance(value, str) and _STEP_JOB.fullmatch(value):
-        raise BadId(f"{value!r} cannot be used as job id: an id that ends in .<number> is reserved for a step")
+        raise BadId(f"invalid job id {value!r}; ids that end in .<number> are reserved for steps")
     return check_id(value, "job id")
 
 
@@ -102,5 +101,5 @@ def event_seq(cursor: str) -> int:
     """Return the sequence part of an event id: the position in its stream."""
     found = _EVENT_ID.fullmatch(cursor) if isinstance(cursor, str) else None
     if found is None:
-        raise BadId(f"{cursor!r} is not an event id; one looks like 1719667845123-7")
+        raise BadId(f"invalid event id {cursor!r}; an event id looks like 1719667845123-7")
     return int(found[1])

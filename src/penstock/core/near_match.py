@@ -23,8 +23,8 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 def check_keys(options: Mapping[str, Any], known: set[str], what: str, where: str | None = None) -> None:
     """Raise DefinitionError for an unknown key, with the nearest known one."""
     if not isinstance(options, Mapping):
-        raise DefinitionError(f"{what} is {options!r}: pass a mapping of {', '.join(sorted(known))}", where=where)
+        raise DefinitionError(f"{what} must be a mapping of {', '.join(sorted(known))}, got {options!r}", where=where)
     for key in options:
         if key not in known:
-            hint = did_you_mean(key, known) or f"known keys are {', '.join(sorted(known))}"
-            raise DefinitionError(f"{what} has the unknown key {key!r}: {hint}", where=where)
+            hint = did_you_mean(key, known) or f"known keys: {', '.join(sorted(known))}"
+            raise DefinitionError(f"{what} has an unknown key {key!r}; {hint}", where=where)

@@ -20,7 +20,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 DELAY_META = msgspec.Meta(
     ge=0,
     le=MAX_DURATION_MS,
-    description=f"a number of milliseconds, 0 or more, or a duration; the maximum duration is {MAX_DURATION_TEXT}",
+    description=f"a non-negative number of milliseconds or a duration, at most {MAX_DURATION_TEXT}",
 )
 _WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a string", Mapping: "a mapping"}
 _STANDARD = re.compile(r"Expected|Invalid enum value|\w+( value)? out of range")
@@ -41,7 +41,7 @@ class BadPriority(PayloadError):
 def check_priority(value: Any) -> int:
     """Return a job's priority, lower first, or raise BadPriority with the range."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_PRIORITY:
-        raise BadPriority(f"priority={value!r}: use a whole number from 0 (first) to {MAX_PRIORITY:,}")
+        raise BadPriority(f"priority must be a whole number from 0 (first) to {MAX_PRIORITY:,}, got {value!r}")
     return value
 
 
@@ -57,14 +57,14 @@ def rename_keys(
 
     Raises DefinitionError for an unknown key, with the nearest known one."""
     if not isinstance(options, Mapping):
-        raise DefinitionError(f"{what} is {options!r}: write a mapping of {', '.join(sorted(known))}", where=where)
+        raise DefinitionError(f"{what} must be a mapping of {', '.join(sorted(known))}, got {options!r}", where=where)
     renamed: dict[str, Any] = {}
     for key, value in options.items():
         name = _to_snake_case(str(key))
         name = (aliases or {}).get(name, name)
         if name not in known:
-            hint = did_you_mean(name, {*known, *(aliases or {})}) or f"known keys are {', '.join(sorted(known))}"
-            raise DefinitionError(f"{what} has the unknown key {key!r}: {hint}", where=where)
+            hint = did_you_mean(name, {*known, *(aliases or {})}) or f"known keys: {', '.join(sorted(known))}"
+            raise DefinitionError(f"{what} has an unknown key {key!r}; {hint}", where=where)
         renamed[name] = value
     return renamed
 
@@ -131,10 +131,10 @@ def _explain(problem: msgspec.ValidationError, type_: Any, options: Mapping[str,
         hint = _struct_in(hint) or hint
         name, value = f"{name}.{field.name}" if name else field.name, value[part]
     if missing := _MISSING.match(text):
-        return f"{name}={_show(value)}: {missing[1]!r} is missing"
+        return f"{name} requires {missing[1]!r}, got {_show(value)}"
     if not _STANDARD.match(text):
         return f"{name}: {text}"
-    return f"{name}={_show(value)}: write {_describe(hint)}"
+    return f"{name} must be {_describe(hint)}, got {_show(value)}"
 
 
 def _describe(hint: Any) -> str:

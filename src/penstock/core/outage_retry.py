@@ -77,6 +77,8 @@ async def deadline(subject: str, timeout: Duration | None, queues: str) -> Async
             yield outage_retry
     except TimeoutError:
         if outage_retry.problem is not None:
-            message = f"{subject} did not end within {timeout}; the store does not answer: {outage_retry.problem}"
+            message = f"{subject} did not end within {timeout}; the store is not answering: {outage_retry.problem}"
             raise WaitTimeout(message) from outage_retry.problem
-        raise WaitTimeout(f"{subject} did not end within {timeout}: is a worker running for {queues}?") from None
+        raise WaitTimeout(
+            f"{subject} did not end within {timeout}; check that a worker is running for {queues}"
+        ) from None

@@ -34,7 +34,7 @@ def pack(value: Any, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> b
     data = _encoder.encode(to_plain(value, what))
     if len(data) > limit:
         raise PayloadTooLarge(
-            f"{what} has {len(data):,} bytes, the limit is {limit:,}: store large data elsewhere and pass a reference"
+            f"{what} is {len(data):,} bytes; the limit is {limit:,}. Store large data elsewhere and pass a reference"
         )
     return data
 
@@ -48,14 +48,14 @@ def parse_json(text: str | bytes, what: str = "payload", limit: int = MAX_PAYLOA
     """Parse JSON from outside, and refuse what Python's own parser accepts but other languages do not."""
     size = len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else len(text)
     if size > limit:
-        raise PayloadTooLarge(f"{what} has {size:,} bytes, the limit is {limit:,}")
+        raise PayloadTooLarge(f"{what} is {size:,} bytes; the limit is {limit:,}")
     _check_depth(text, what)
     try:
         # Python's own parser also accepts bytes in UTF-16 and UTF-32.
         document = text if isinstance(text, str) else text.decode("utf-8")
         value = json.loads(document, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
     except (ValueError, UnicodeDecodeError) as problem:
-        raise NotJSON(f"{what} is not JSON: {problem}") from None
+        raise NotJSON(f"{what} is not valid JSON: {problem}") from None
     return to_plain(value, what)
 
 
@@ -119,23 +119,23 @@ def _dump(model: Any, path: str) -> Any:
     try:
         return model.model_dump(mode="json", by_alias=True)
     except ValueError as problem:  # pydantic raises a subclass of it
-        raise NotJSON(f"{path} is a {type(model).__name__} that has no JSON form: {problem}") from None
+        raise NotJSON(f"{path} is a {type(model).__name__}, which cannot be converted to JSON: {problem}") from None
 
 
 def _no_json_form(value: Any, path: str) -> NotJSON:
     return NotJSON(
-        f"{path} is a {type(value).__name__}, which has no JSON form: pass dicts, lists, strings, numbers, "
-        "booleans, None, dataclasses or models"
+        f"{path} is a {type(value).__name__}, which cannot be converted to JSON; use dicts, lists, strings, "
+        "numbers, booleans, None, dataclasses or models"
     )
 
 
 def _too_deep(path: str) -> PayloadTooDeep:
-    return PayloadTooDeep(f"{path} is nested deeper than {MAX_DEPTH} levels: flatten it")
+    return PayloadTooDeep(f"{path} is nested deeper than {MAX_DEPTH} levels; flatten it")
 
 
 def _key(key: Any, path: str) -> str:
     if not isinstance(key, str):
-        raise NotJSON(f"{path} has the key {key!r} of type {type(key).__name__}: JSON keys are strings")
+        raise NotJSON(f"{path} has the key {key!r} of type {type(key).__name__}; JSON keys must be strings")
     if not key.isascii():
         _check_text(key, path)
     return key
@@ -144,13 +144,13 @@ def _key(key: Any, path: str) -> str:
 def _integer(value: int, path: str) -> int:
     if -MAX_INTEGER <= value <= MAX_INTEGER:
         return value
-    raise NotJSON(f"{path} is {value}, beyond 2^53 - 1, which JavaScript cannot hold: send it as a string")
+    raise NotJSON(f"{path} is {value}, beyond 2^53 - 1, which JavaScript cannot represent; pass it as a string")
 
 
 def _number(value: float, path: str) -> float:
     if value - value == 0.0:  # false for NaN and for both infinities
         return value
-    raise NotJSON(f"{path} is {value}, which JSON cannot express: send None or a string")
+    raise NotJSON(f"{path} is {value}, which JSON cannot represent; pass None or a string")
 
 
 def _check_text(value: str, path: str) -> None:
@@ -172,7 +172,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")
+    raise ValueError(f"{word} is not valid JSON")
 
 
 def _check_depth(text: str | bytes, what: str) -> None:

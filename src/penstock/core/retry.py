@@ -45,7 +45,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
         on_fail: What happens after the last failure: `"dlq"` makes a dead letter, `"drop"` does not.
     """
 
-    attempts: Annotated[int, Meta(ge=1, description="a whole number of at least 1: the first try counts")] = 1
+    attempts: Annotated[int, Meta(ge=1, description="a whole number of at least 1 (the first try counts)")] = 1
     backoff: Backoff = Backoff()
     retriable_errors: Annotated[tuple[str, ...], _ERRORS] = ()
     on_fail: Literal["dlq", "drop"] = "dlq"
@@ -60,7 +60,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
                 return cls(value)
             value = {"attempts": value}
         if not isinstance(value, RetryPolicy | Mapping):
-            raise DefinitionError(f"retry={value!r}: write a number of attempts, or a policy with attempts and backoff")
+            raise DefinitionError(
+                f"retry must be a number of attempts or a policy with attempts and backoff, got {value!r}"
+            )
         if isinstance(value, Mapping):
             # The specs' onFail "retry" has no meaning of its own: `attempts` is the number of tries.
             value = {key: "dlq" if (key, item) in _SPEC_RETRY else item for key, item in value.items()}
@@ -104,7 +106,7 @@ def requested_delay(error: BaseException) -> tuple[int | None, str]:
         except Exception as problem:  # also raised by a property
             return (
                 None,
-                f"`{name}` is ignored, the retry policy sets the delay: {_text(problem) or type(problem).__name__}",
+                f"`{name}` is ignored and the retry policy sets the delay: {_text(problem) or type(problem).__name__}",
             )
     return None, ""
 

@@ -31,8 +31,8 @@ def make_validator(schema: Any, what: str) -> Validator:
     if isinstance(schema, type) or typing.get_origin(schema) is not None:
         return _msgspec(schema, what)
     raise DefinitionError(
-        f"{schema!r} is not a schema: pass a JSON schema (dict), a pydantic model, a msgspec Struct, a dataclass "
-        "or a TypedDict"
+        "a schema must be a JSON schema (dict), a pydantic model, a msgspec Struct, a dataclass or a TypedDict, "
+        f"got {schema!r}"
     )
 
 
@@ -66,7 +66,7 @@ def _json_schema(schema: dict[str, Any], what: str) -> Validator:
     try:
         validate = fastjsonschema.compile(schema, use_default=False)
     except fastjsonschema.JsonSchemaDefinitionException as problem:
-        raise DefinitionError(f"the schema of {what} is not a JSON schema: {problem}") from None
+        raise DefinitionError(f"the schema of {what} is not a valid JSON schema: {problem}") from None
 
     def check(value: Any) -> Any:
         try:

@@ -21,14 +21,14 @@ def verify(secret: str, id: str, timestamp: int, body: bytes, signatures: str, n
     """Raise BadSignature unless one of the signatures is valid and the timestamp is recent."""
     if abs(now - timestamp) > TOLERANCE_S:
         raise BadSignature(
-            f"the signed timestamp is off by {abs(now - timestamp)} s, more than {TOLERANCE_S} s: sign every call with "
-            "the current time, and check the clocks"
+            f"the signed timestamp is off by {abs(now - timestamp)} s; the limit is {TOLERANCE_S} s. Sign every "
+            "call with the current time, and check the clocks"
         )
     expected = sign(secret, id, timestamp, body).encode()
     matches = [hmac.compare_digest(expected, signature.encode()) for signature in signatures.split()]
     if True not in matches:
         raise BadSignature(
-            "the signature does not match the body: check the secret, and that nothing changed the body on its way"
+            "the signature does not match the body; check the secret, and that nothing changed the body in transit"
         )
 
 

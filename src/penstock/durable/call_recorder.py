@@ -175,12 +175,12 @@ class CallRecorder:
         """Return the name and the value of the first call that is done; cancel the other waits."""
         if not isinstance(calls, Mapping):
             raise BadArgument(
-                f"ctx.first got a {type(calls).__name__}: name the calls, such as "
-                '{"paid": ctx.wait.event("order.paid"), "late": ctx.wait.time("1d")}'
+                'ctx.first requires a mapping of names to calls, such as {"paid": '
+                f'ctx.wait.event("order.paid"), "late": ctx.wait.time("1d")}}, got a {type(calls).__name__}'
             )
         self._check_calls("ctx.first", list(calls.values()))
         if not calls:
-            raise BadArgument("ctx.first got an empty mapping: the step would wait forever; pass at least one call")
+            raise BadArgument("ctx.first requires at least one call, got an empty mapping")
         with self.exclusive("ctx.first"):
             recorded = call.entry
             won = (
@@ -189,8 +189,8 @@ class CallRecorder:
             if won not in calls or not calls[won].is_done():
                 raise self.journal.make_error(
                     NonDeterminism,
-                    f"{call.key} was recorded as won by {won!r}, which has no result among {', '.join(calls)} now: "
-                    "give a ctx.first that has changed another name=",
+                    f"{call.key} was recorded as won by {won!r}, which now has no result among {', '.join(calls)}. "
+                    "Use a new name= for a ctx.first that has changed",
                 )
             return won, calls[won].result()
 
@@ -246,8 +246,9 @@ class CallRecorder:
         if self._current is not None:
             raise self.journal.make_error(
                 ConcurrentDurableCall,
-                f"{name} started while {self._current} was in progress: await them in turn, or pass them to "
-                "ctx.all([...]) or ctx.first({...}), not to asyncio.gather, a task or the function of a ctx.run",
+                f"{name} was started while {self._current} was still running. Await durable calls one at a time, "
+                "or use ctx.all([...]) or ctx.first({...}); they cannot run in asyncio.gather, in a task, or "
+                "inside a function passed to ctx.run",
             )
         self._current = name
 
@@ -262,22 +263,22 @@ class CallRecorder:
         if caller == self._caller:
             return self.journal.make_error(
                 SuspendSwallowed,
-                f"a durable call came after {self._suspended_on} had suspended the handler: catch Exception, not "
-                "BaseException, and make no durable call in a finally block around a wait",
+                f"a durable call was made after {self._suspended_on} had suspended the handler. Catch Exception, "
+                "not BaseException, and make no durable calls in a finally block around a wait",
             )
         return self.journal.make_error(
             ConcurrentDurableCall,
-            f"a durable call was made while {self._suspended_on} waits: pass them to ctx.all([...]) or "
-            "ctx.first({...}), not to asyncio.gather, a task or a thread",
+            f"a durable call was made while {self._suspended_on} was waiting. Use ctx.all([...]) or "
+            "ctx.first({...}); durable calls cannot run in asyncio.gather, in a task or in a thread",
         )
 
     def _check_calls(self, function: str, calls: Sequence[Any]) -> None:
         for call in calls:
             if not isinstance(call, DurableCall):
                 raise TypeError(
-                    f"{function} got a {type(call).__name__}: pass durable calls that are not awaited yet, such as "
-                    "ctx.wait.event(…), ctx.wait.time(…), t.wait() or ctx.run(…); in a `def` handler, such as "
-                    "ctx.branch.event(…) or ctx.branch.run(…)"
+                    f"{function} requires durable calls that are not awaited yet, got a {type(call).__name__}. "
+                    "Pass calls such as ctx.wait.event(…), ctx.wait.time(…), t.wait() or ctx.run(…); in a `def` "
+                    "handler, ctx.branch.event(…) or ctx.branch.run(…)"
                 )
             call.awaited = True
 

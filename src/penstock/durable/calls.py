@@ -35,7 +35,7 @@ class DurableCall(Generic[T]):
     def __del__(self) -> None:
         if not getattr(self, "awaited", True):
             about = self._calls.journal.about
-            log.warning("%s: %s was never awaited, so it did nothing: write `await` before it", about, self.name)
+            log.warning("%s: %s was never awaited, so it did nothing; add `await` before it", about, self.name)
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._calls.await_call(self).__await__()
@@ -168,7 +168,7 @@ class RunCall(DurableCall[Any]):
 
 def call_failed(name: str, failures: int, problem: Exception) -> CallFailed:
     """Build the error of a `ctx.run` whose retries are used up."""
-    return CallFailed(f"{name} failed for good after {failures} tries: {type(problem).__name__}: {problem}")
+    return CallFailed(f"{name} failed after {failures} tries: {type(problem).__name__}: {problem}")
 
 
 def read_value(entry: JournalEntry) -> Any:
@@ -203,28 +203,28 @@ def require_name_and_function(method: Method) -> Method:
 def check_run_arguments(name: Any, fn: Any) -> None:
     """Raise BadArgument unless these are a name and a function, in this order."""
     if not isinstance(name, str):
-        raise BadArgument(f"ctx.run({_show(name)}, …): pass the name first, then the function: {_EXAMPLE}")
+        raise BadArgument(f"the first argument of ctx.run must be a name, got {_show(name)}; for example: {_EXAMPLE}")
     if callable(fn):
         return
     shown = _show(fn)
     if inspect.iscoroutine(fn):
         fn.close()  # nothing will await it, and Python would warn about that instead
         raise BadArgument(
-            f"ctx.run({name!r}, {shown}): the function is already called, and a replay of the handler would call it "
-            f"again: pass the function itself, then its arguments: ctx.run({name!r}, {fn.__name__}, …)"
+            f"ctx.run({name!r}, {shown}) calls the function too early, and a replay of the handler would call it "
+            f"again. Pass the function itself, then its arguments: ctx.run({name!r}, {fn.__name__}, …)"
         )
     raise BadArgument(
-        f"ctx.run({name!r}, {shown}): pass the function itself, then its arguments, so that it is called once: "
-        f"ctx.run({name!r}, charge, 7)"
+        f"the second argument of ctx.run({name!r}) must be a function, got {shown}. Pass the function itself, "
+        f"then its arguments: ctx.run({name!r}, charge, 7)"
     )
 
 
 def _missing_argument(args: tuple[object, ...]) -> BadArgument:
     if not args:
-        return BadArgument(f"ctx.run(): pass a name, a function and its arguments: {_EXAMPLE}")
+        return BadArgument(f"ctx.run() requires a name, a function and its arguments, for example: {_EXAMPLE}")
     if isinstance(args[0], str):
-        return BadArgument(f"ctx.run({args[0]!r}): the function is missing, pass it after the name: {_EXAMPLE}")
-    return BadArgument(f"ctx.run({_show(args[0])}): the name is missing, pass it before the function: {_EXAMPLE}")
+        return BadArgument(f"ctx.run({args[0]!r}) requires a function after the name, for example: {_EXAMPLE}")
+    return BadArgument(f"ctx.run({_show(args[0])}) requires a name before the function, for example: {_EXAMPLE}")
 
 
 def _show(value: object) -> str:

@@ -52,20 +52,22 @@ class Await:
 
     def __post_init__(self) -> None:
         if self.type not in ("time", "event", "trigger"):
-            raise DefinitionError(f"await type {self.type!r}: write 'time', 'event' or 'trigger'")
+            raise DefinitionError(f"the type of an await must be 'time', 'event' or 'trigger', got {self.type!r}")
         if self.type == "event":
             try:
                 check_kind(self.event or "")
             except BadEmit as problem:
-                raise DefinitionError(f"an await of type 'event' needs the event's kind: {problem}") from None
+                raise DefinitionError(f"an await of type 'event' requires the kind of an event: {problem}") from None
         if self.type == "time" and self.delay is None:
-            raise DefinitionError("an await of type 'time' needs a delay: a duration, or a function of the result")
+            raise DefinitionError(
+                "an await of type 'time' requires a delay, either a duration or a function of the result"
+            )
         if self.type == "time" and (self.timeout is not None or self.on_timeout is not None):
-            raise DefinitionError("an await of type 'time' has no timeout: its delay is the whole wait")
+            raise DefinitionError("an await of type 'time' cannot have a timeout; its delay is the whole wait")
         if self.announce is not None and self.type != "trigger":
-            raise DefinitionError(f"announce needs a trigger, and an await of type {self.type!r} has none")
+            raise DefinitionError(f"announce only applies to an await of type 'trigger', got type {self.type!r}")
         if self.on_timeout is not None and self.timeout is None:
-            raise DefinitionError(f"onTimeout={self.on_timeout!r} without a timeout would never run: give both")
+            raise DefinitionError(f"onTimeout={self.on_timeout!r} requires a timeout")
         for name, value in (("timeout", self.timeout), ("delay", None if callable(self.delay) else self.delay)):
             try:
                 to_ms(value if value is not None else 0)
@@ -99,15 +101,15 @@ def read_await(value: Await | Mapping[str, Any] | None, option: str = "wait") ->
         return value
     if not isinstance(value, Mapping):
         raise DefinitionError(
-            f"{option}={value!r}: write a mapping with a type of time, event or trigger, such as "
-            '{"type": "time", "delay": "1h"}'
+            f'{option} must be a mapping with a type of time, event or trigger, such as {{"type": "time", '
+            f'"delay": "1h"}}, got {value!r}'
         )
     options = rename_keys(value, _KEYS, option, aliases=_ALIASES)
     for name in ("delay", "timeout"):
         ms = options.pop(f"{name}_ms", None)
         if ms is not None:
             if isinstance(ms, bool) or not isinstance(ms, int | float):
-                raise DefinitionError(f"{option}.{name}_ms={ms!r}: write a number of milliseconds")
+                raise DefinitionError(f"{option}.{name}_ms must be a number of milliseconds, got {ms!r}")
             options[name] = ms_to_duration(ms)
     return Await(**{"type": "event" if "event" in options else "", **options})
 

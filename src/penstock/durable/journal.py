@@ -117,7 +117,8 @@ class Journal:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise self.make_error(
                 NonDeterminism,
-                f"{name!r} cannot name a durable call: use letters, digits and . _ / -, at most 100 characters",
+                f"invalid name {name!r} for a durable call; use letters, digits, spaces and . _ / -, at most 100 "
+                "characters",
             )
         self._check_site(name)
         return self.next_call_by_order(name, kind)
@@ -135,14 +136,14 @@ class Journal:
         if entry.kind != kind:
             raise self.make_error(
                 NonDeterminism,
-                f"{key} was recorded as a {entry.kind} and is a {kind} now: give the new call its own name, so that "
-                "runs in progress keep what they recorded",
+                f"{key} was recorded as a {entry.kind} but is now a {kind}. Use a new name for the new call, so "
+                "that runs in progress keep what they recorded",
             )
         if entry.ord < self._last:
             raise self.make_error(
                 NonDeterminism,
-                f"{key} was recorded before {self._previous} and comes after it now: keep the order of durable calls, "
-                "and let only recorded values decide it (ctx.now, ctx.random, ctx.run)",
+                f"{key} was recorded before {self._previous} but now comes after it. Keep the order of durable "
+                "calls, and let it depend only on recorded values (ctx.now, ctx.random, ctx.run)",
             )
         self._last, self._previous = entry.ord, key
         return JournalCall(key, kind, entry.ord, entry)
@@ -184,8 +185,8 @@ class Journal:
         if recorded != kind:
             raise self.make_error(
                 NonDeterminism,
-                f"emit {index + 1} was recorded as {recorded!r} and is {kind!r} now: emit in one order, and let only "
-                "recorded values decide it (ctx.now, ctx.random, ctx.run)",
+                f"emit {index + 1} was recorded as {recorded!r} but is now {kind!r}. Keep the order of emits, "
+                "and let it depend only on recorded values (ctx.now, ctx.random, ctx.run)",
             )
         return True
 
@@ -195,8 +196,8 @@ class Journal:
             if entry.code is not None and key not in self._reached and entry.code == self._code():
                 raise self.make_error(
                     NonDeterminism,
-                    f"{key} was recorded as a wait ({entry.kind}) the step suspended on, and the same code reached "
-                    f"{self._previous} without it now: let only recorded values decide which branch it takes "
+                    f"{key} was recorded as a wait ({entry.kind}) that suspended the step, but now the same code "
+                    f"reached {self._previous} without it. Let the branch depend only on recorded values "
                     "(ctx.now, ctx.random, ctx.run)",
                 )
 
@@ -226,9 +227,9 @@ class Journal:
         if calls >= MAX_CALLS or self._size > MAX_JOURNAL_BYTES:
             raise self.make_error(
                 HistoryLimit,
-                f"{key} would be durable call {calls + 1:,} of one step, with {self._size:,} bytes recorded (limits: "
-                f"{MAX_CALLS:,} calls, {MAX_JOURNAL_BYTES:,} bytes): split the work into steps, or start a run for "
-                "each part",
+                f"step limit reached at {key}: durable call {calls + 1:,} of at most {MAX_CALLS:,}, "
+                f"{self._size:,} of at most {MAX_JOURNAL_BYTES:,} bytes recorded. Split the work into several "
+                "steps, or start a run for each part",
             )
 
     def _check_site(self, name: str) -> None:
@@ -238,8 +239,8 @@ class Journal:
         if known != site:
             raise self.make_error(
                 DuplicateName,
-                f"the name {name!r} is used at {known[0]}:{known[1]} and at {site[0]}:{site[1]}: give each durable "
-                "call its own name (waits take name=…)",
+                f"the name {name!r} is used for durable calls at {known[0]}:{known[1]} and at {site[0]}:{site[1]}; "
+                "use a different name for each (waits take name=…)",
             )
 
 

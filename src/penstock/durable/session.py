@@ -26,7 +26,7 @@ from .waits import Waits
 if TYPE_CHECKING:
     from ..worker.outcomes import Work
 
-OUTDATED = "a wait was resolved meanwhile"
+OUTDATED = "a wait was resolved while the step was suspending"
 LOOK_BACK = "look-back"
 
 Submit = Callable[[Unit], Awaitable[Receipt]]
@@ -74,8 +74,8 @@ class DurableSession:
         if self._waits is None:
             if self._work.run_id is None:
                 raise BadArgument(
-                    f"job {self._work.claim.job} is not part of a run and cannot wait: make it a step of a flow, or "
-                    "enqueue another job with a delay"
+                    f"job {self._work.claim.job} is not part of a run and cannot wait. Make it a step of a flow, "
+                    "or enqueue another job with a delay"
                 )
             self._waits = Waits(self.calls, self)
         return self._waits

@@ -61,7 +61,7 @@ class TriggerCommands:
         """Return a new token for a pending trigger. Its other tokens stay valid until the first one is used."""
         row = await self._store.wait_row(id)
         if row is None or row.kind != TRIGGER:
-            raise UnknownTrigger(f"there is no trigger {id!r}: `penstock waits` lists the pending ones")
+            raise UnknownTrigger(f"no trigger with id {id!r}; run `penstock waits` to see the pending triggers")
         self._check_state(row)
         secret, body = new_secret(), decode_body(row.body)
         body.tokens.append(hash_token(secret))
@@ -70,7 +70,7 @@ class TriggerCommands:
         # The step may register the wait again with the tokens in its memos; this memo adds the new one to them.
         unit = Unit(self._unit_id(), memos=[memo], waits=[wait])
         if not isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed):
-            raise TriggerUsed(f"trigger {row.id} was fired by another call at the same moment")
+            raise TriggerUsed(f"trigger {row.id} was just fired by another call")
         return f"{row.id}.{secret}"
 
     async def resolve(self, row: WaitRow, body: WaitBody, data: Any) -> str:
@@ -87,12 +87,12 @@ class TriggerCommands:
         if not isinstance(receipt, Committed):
             now = await self._store.wait_row(row.id)
             self._check_state(now if now is not None else row)
-            raise TriggerUsed(f"trigger {row.id} was fired by another call at the same moment")
+            raise TriggerUsed(f"trigger {row.id} was just fired by another call")
         return row.run
 
     async def _find(self, token: str) -> tuple[WaitRow, WaitBody]:
         if not isinstance(token, str):
-            raise BadArgument(f"token={token!r}: pass the token of a trigger, or its URL, as a string")
+            raise BadArgument(f"token must be the token of a trigger or its URL, got {token!r}")
         id, _, secret = token.rpartition("/")[2].partition(".")
         row = await self._store.wait_row(id) if secret else None
         if row is not None and row.kind == TRIGGER:
@@ -102,14 +102,14 @@ class TriggerCommands:
             if any([hmac.compare_digest(hashed, known) for known in body.tokens]):  # noqa: C419
                 return row, body
         raise UnknownTrigger(
-            "no trigger has this token: check that it was copied in full, and that this is the right store"
+            "no trigger has this token; check that it was copied in full, and that this is the right store"
         )
 
     def _check_state(self, row: WaitRow) -> None:
         problems: dict[str, TriggerError] = {
-            "resolved": TriggerUsed(f"trigger {row.id} was already fired: a token works once"),
-            "expired": TriggerExpired(f"trigger {row.id} has expired: its step continued without it"),
-            "cancelled": TriggerCancelled(f"trigger {row.id} is cancelled: its step or its run has ended"),
+            "resolved": TriggerUsed(f"trigger {row.id} was already fired; a token works only once"),
+            "expired": TriggerExpired(f"trigger {row.id} has expired; the step continued without it"),
+            "cancelled": TriggerCancelled(f"trigger {row.id} was cancelled; the step or the run has ended"),
         }
         if row.state in problems:
             raise problems[row.state]
@@ -122,10 +122,10 @@ class TriggerCommands:
         secret = os.environ.get(body.signed)
         if not secret:
             raise TriggerError(
-                f"trigger {body.name!r} is signed with the secret in {body.signed}, which this process does not have: "
-                "set that environment variable where triggers are fired"
+                f"trigger {body.name!r} is signed with the secret in {body.signed}, which is not set in this "
+                "process; set that environment variable where triggers are fired"
             )
         if signature is None:
-            raise BadSignature(f"trigger {body.name!r} accepts only signed calls: send id, timestamp and signature")
+            raise BadSignature(f"trigger {body.name!r} accepts only signed calls; send id, timestamp and signature")
         sent = signature.body if signature.body is not None else pack(data)
         verify(secret, signature.id, signature.timestamp, sent, signature.value, self._clock.now_ms() // 1000)

@@ -138,7 +138,7 @@ async def expire_wait(
 def timeout_error(name: str, started: Mapping[str, Any] | None) -> AwaitTimeout:
     """Build the error of a wait that expired."""
     waited = started["due"] - started["at"] if started is not None else 0
-    return AwaitTimeout(f"{name} did not come within {format_ms(waited)}")
+    return AwaitTimeout(f"{name} did not arrive within {format_ms(waited)}")
 
 
 def timeout_field(timeout_ms: int | None) -> dict[str, int]:

@@ -233,7 +233,10 @@ class Waits:
         """
         check_kind(kind)
         if match is not None and not isinstance(match, Mapping):
-            raise BadArgument(f"match={match!r}: pass the fields the event's data must contain, such as {{'order': 7}}")
+            raise BadArgument(
+                "match must be a mapping of the fields the event's data must contain, such as {'order': 7}, got "
+                f"{match!r}"
+            )
         pattern = to_plain(dict(match) if match is not None else {}, f"the match of {kind}")
         calls = self._calls
         call = calls.next_call(name, EVENT) if name is not None else calls.next_call_by_order(kind, EVENT)
@@ -259,7 +262,7 @@ class Waits:
             signed: Environment variable with the secret that callers sign with.
         """
         if type not in ("webhook", "user", "api"):
-            raise BadArgument(f"type={type!r}: write 'webhook', 'user' or 'api'")
+            raise BadArgument(f"type must be 'webhook', 'user' or 'api', got {type!r}")
         call = self._calls.next_call(name, TRIGGER)
         body = self._session.new_wait_body(call.key)
         body.name, body.type, body.signed = name, type, signed

@@ -269,7 +269,7 @@ class Decider:
         is_limited = self._record.status == RUNNING
         if is_limited and sum(t.started for t in self._record.steps.values()) >= self._max_steps:
             n = counts.started + 1
-            self._remember_failure(name, n, f"the run has started {self._max_steps:,} steps, its limit", "run_limit")
+            self._remember_failure(name, n, f"the run reached its limit of {self._max_steps:,} steps", "run_limit")
             self._append_event(
                 "step.failed", {"error": "run limit", "code": "run_limit", "willRetry": False}, name, _instance_meta(n)
             )

@@ -88,7 +88,7 @@ class FlowEngine:
                 options.step,
                 claim.queue,
                 UnknownStep(
-                    f"no step {options.step!r} of flow {record.flow!r} here: add its file, or run a worker that has it"
+                    f"no step {options.step!r} of flow {record.flow!r} here; add its file, or run a worker that has it"
                 ),
             )
         return StepWork(self, claim, record, table, flow, handler, options.n)
@@ -221,8 +221,8 @@ class StepWork:
         definition = self._flow.steps.get(self._step)
         if definition is not None and definition.emits is not None and kind not in definition.emits:
             raise UndeclaredEvent(
-                f"step {self._step!r} emitted {kind!r}, which its emits does not list "
-                f"({', '.join(definition.emits) or 'nothing'}): add it there, so that the flow's diagram is complete"
+                f"step {self._step!r} emitted {kind!r}, which is not listed in its emits "
+                f"({', '.join(definition.emits) or 'nothing'}); add it to emits, so that the flow's diagram is complete"
             )
         self._engine.check_event(self._flow.name, kind, data)
 

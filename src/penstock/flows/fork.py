@@ -130,8 +130,8 @@ class ReplayedPast:
 
     def _does_not_follow(self, event: Event) -> CannotFork:
         return CannotFork(
-            f"run {self._old!r} cannot be forked: with the loaded code, its event {event.id} ({event.kind} of step "
-            f"{event.step!r}) does not follow from the events before it: fork it at an earlier event"
+            f"run {self._old!r} cannot be forked here, because with the loaded code its event {event.id} ({event.kind} "
+            f"of step {event.step!r}) does not follow from the events before it. Fork it at an earlier event"
         )
 
     def _emission(self, event: Event) -> Emission:
@@ -187,9 +187,9 @@ class RunForker:
         ):
             events += page
         if not events or events[-1].seq != last or at not in (events[-1].id, f"0-{last}"):
-            raise CannotFork(f"{at!r} is not an event of run {run!r}: `penstock events {run}` lists them")
+            raise CannotFork(f"run {run!r} has no event {at!r}; run `penstock events {run}` to see its events")
         if events[0].kind != "flow.started":
-            raise CannotFork(f"run {run!r} has lost its first events, so it cannot be forked: start a new run")
+            raise CannotFork(f"run {run!r} cannot be forked, because its first events were removed; start a new run")
         return events
 
     def _replay(self, row: RunRow, events: list[Event], new: str, flow: Flow) -> ReplayedPast:
@@ -208,8 +208,11 @@ class RunForker:
         for event in events:
             past.apply(event)
         if past.record.closed or not past.open:
-            hint = f": fork it at {past.last_open}, or before" if past.last_open is not None else ""
-            raise CannotFork(f"after event {events[-1].id} of run {row.id!r} no step was left to run{hint}")
+            hint = f"; fork it at {past.last_open} or earlier" if past.last_open is not None else ""
+            raise CannotFork(
+                f"run {row.id!r} cannot be forked at event {events[-1].id}, because no step was left to run "
+                f"after it{hint}"
+            )
         for start in past.open.values():
             if REDACTED.encode() in start.input:
                 raise CannotFork(_redacted(row.id, f"the input of step {start.step!r}"))
@@ -255,13 +258,13 @@ class RunForker:
             forks = [event.data for event in page if event.kind == "flow.forked" and isinstance(event.data, dict)]
             if any((fork.get("from"), fork.get("at")) == wanted for fork in forks):
                 return
-        raise CannotFork(f"run {new!r} exists and is not the fork of {old!r} at {at}: use another key")
+        raise CannotFork(f"run {new!r} already exists and is not the fork of {old!r} at {at}; use another key")
 
 
 def _redacted(run: str, what: str) -> str:
     return (
-        f"run {run!r} cannot be forked there: {what} was recorded with its secrets redacted and cannot be used again: "
-        f"fork it at a later event, or `penstock runs replay {run} --input …`"
+        f"run {run!r} cannot be forked here, because {what} was recorded with its secrets redacted and cannot be "
+        f"used again. Fork it at a later event, or run `penstock runs replay {run} --input …`"
     )
 
 

@@ -102,7 +102,9 @@ class FlowCommands:
 
     def _check_same_flow(self, flow: Flow, run: str, data: bytes | None) -> None:
         if data is not None and (other := records.decode(data).flow) != flow.name:
-            raise RunError(f"run {run!r} exists and belongs to flow {other!r}, not {flow.name!r}: use another key")
+            raise RunError(
+                f"run {run!r} already exists and belongs to flow {other!r}, not {flow.name!r}; use another key"
+            )
 
     async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> None:
         """Append an event to a run from outside and start the steps that listen to it."""
@@ -224,7 +226,7 @@ class FlowCommands:
             record = records.decode(data) if data is not None else None
             if record is None or record.status not in (RUNNING, FAILED):
                 state = "is gone" if record is None else f"is {record.status}"
-                raise RunError(f"run {run!r} {state}, so its step {step!r} cannot be retried: start a new run")
+                raise RunError(f"run {run!r} {state}, so its step {step!r} cannot be retried; start a new run")
             decision = self._engine.decider(run, record, table).on_redrive(step, options.n, new_id)
             builder = self._engine.unit_builder(run, record, table)
             job = builder.job(new_id, step, queue, payload, options, record, taken, scope=scope)
@@ -242,9 +244,11 @@ class FlowCommands:
     async def _row(self, run: str) -> RunRow:
         row = await self._store.run(check_id(run, "run id"))
         if row is None:
-            raise UnknownRun(f"there is no run {run!r} in this store: `penstock runs` lists them; check the URL")
+            raise UnknownRun(
+                f"no run with id {run!r} in this store; run `penstock runs` to see the runs, and check the URL"
+            )
         if row.kind != FLOW:
-            raise RunError(f"run {run!r} is of kind {row.kind!r} and not of a flow: use the commands of its engine")
+            raise RunError(f"run {run!r} is of kind {row.kind!r}, not a flow; use the commands of its engine")
         return row
 
 
@@ -258,7 +262,7 @@ def require_open(run: str, data: bytes | None, what: str) -> RunRecord:
     """Return the record of a run; raise if there is none or the run has ended."""
     record = records.decode(data) if data is not None else None
     if record is None:
-        raise UnknownRun(f"there is no run {run!r} in this store")
+        raise UnknownRun(f"no run with id {run!r} in this store")
     if record.closed:
         raise RunClosed(f"run {run!r} is {record.status} and cannot {what}")
     return record

@@ -25,9 +25,9 @@ def explain_mismatch(run: str, record: RunRecord, flow: Flow) -> str | None:
     if record.version == here.version or here.on_change == "continue":
         return None
     return (
-        f"run {run} was started by version {record.version or 'none'} of flow {flow.name!r}; this code is version "
-        f"{here.version} with on_change={here.on_change!r}: run a worker that has that version, set "
-        f"on_change='continue', or start it again with `penstock runs replay {run}`"
+        f"run {run} was started by version {record.version or 'none'} of flow {flow.name!r}; this code is "
+        f"version {here.version} with on_change={here.on_change!r}. Run a worker that has that version, set "
+        f"on_change='continue', or start the run again: `penstock runs replay {run}`"
     )
 
 

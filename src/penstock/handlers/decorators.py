@@ -80,18 +80,19 @@ class FlowDefinition:
         _check_flow_name(self.name, self.entry.handler.where)
         if not isinstance(self.events, Mapping):
             raise DefinitionError(
-                f"events={self.events!r}: write the schema of each kind, such as {{'order.paid': Paid}}",
+                "events must be a mapping of each kind to its schema, such as {'order.paid': Paid}, got "
+                f"{self.events!r}",
                 where=self.entry.handler.where,
             )
         if self.on_change not in ("continue", "pin", "fail"):
             raise DefinitionError(
-                f"on_change={self.on_change!r}: write 'continue' (this code continues runs of other versions), "
-                "'pin' (leave them to workers with their version) or 'fail'",
+                "on_change must be 'continue' (this code continues runs of other versions), 'pin' (leave them "
+                f"to workers with their version) or 'fail', got {self.on_change!r}",
                 where=self.entry.handler.where,
             )
         if self.on_change != "continue" and self.version is None:
             raise DefinitionError(
-                f'on_change={self.on_change!r} needs a version to compare: write version="1"',
+                f'on_change={self.on_change!r} requires a version, such as version="1"',
                 where=self.entry.handler.where,
             )
 
@@ -157,7 +158,7 @@ def flow(
     """
     options = dict(locals())
     if callable(name):  # `@flow` without parentheses would define nothing
-        raise DefinitionError(f'a flow needs a name: write @flow("{getattr(name, "__name__", "name")}")')
+        raise DefinitionError(f'@flow requires a name, such as @flow("{getattr(name, "__name__", "name")}")')
 
     def mark(fn: F) -> F:
         handler = make_handler(fn, step, options)
@@ -311,7 +312,7 @@ def apply_schedule(step: StepDefinition, schedule: DeclaredSchedule | None) -> S
         return step
     if step.subscriptions:
         raise DefinitionError(
-            f"step {step.name!r} is started by {', '.join(step.kinds)} and by a schedule: schedule the flow instead",
+            f"step {step.name!r} is started by both {', '.join(step.kinds)} and a schedule; schedule the flow instead",
             where=step.handler.where,
         )
     name = step.flow or step.name
@@ -334,7 +335,8 @@ def read_mode(mode: str, where: str) -> Mode:
     """Return the mode, or raise DefinitionError with the accepted ones."""
     if mode not in ("once", "each", "all"):
         raise DefinitionError(
-            f"mode={mode!r}: write 'once' (first match), 'each' (every match) or 'all' (when every kind has arrived)",
+            "mode must be 'once' (first match), 'each' (every match) or 'all' (when every kind has arrived), "
+            f"got {mode!r}",
             where=where,
         )
     return mode  # type: ignore[return-value]

@@ -55,7 +55,7 @@ def discover(
     """Read all definitions under a directory; skip files and folders whose name starts with `_` or `.`."""
     root = Path(directory).resolve()
     if not root.is_dir():
-        raise ConfigError(f"{directory} is not a directory: name the folder of your worker files (setting 'dir')")
+        raise ConfigError(f"folder {str(directory)!r} not found; set 'dir' to the folder of your worker files")
     found: list[DiscoveredHandler] = []
     problems: list[LoadProblem] = []
     for path in _files(root):
@@ -88,7 +88,7 @@ def _bridges(module: ModuleType | None) -> list[Bridge]:
         return []  # the name means something else there
     for one in declared:
         if not isinstance(one, Bridge) or isinstance(one, type):
-            raise DefinitionError(f"bridges contains {one!r}, which is not a bridge: use bridges such as PgBoss(…)")
+            raise DefinitionError(f"bridges must contain bridges such as PgBoss(…), got {one!r}")
     return list(declared)
 
 
@@ -122,7 +122,7 @@ def _read(path: Path, root: Path, queue_names: QueueNames) -> list[DiscoveredHan
         definition = read_module(handle, getattr(module, "queue", None), config, to_kebab_case(path.stem), str(path))
         found.append(DiscoveredHandler(worker_id, str(path), "handle", _with_queue(definition, queue)))
     elif hasattr(module, "config") and not found:
-        raise DefinitionError("config needs a function named 'handle', and there is none", where=str(path))
+        raise DefinitionError("this file defines 'config' but no function 'handle'; add one", where=str(path))
     return found
 
 
@@ -190,7 +190,7 @@ def _import_problem(path: Path, problem: BaseException) -> LoadProblem:
     line = _line(path, problem)
     text = f"{type(problem).__name__}: {problem.msg if isinstance(problem, SyntaxError) else problem}"
     return LoadProblem(
-        "import_failed", f"the file does not import: {text}; the other files are loaded", str(path), line
+        "import_failed", f"the file cannot be imported: {text}; the other files are loaded", str(path), line
     )
 
 
@@ -201,7 +201,7 @@ def read_functions(functions: list[Any]) -> list[DiscoveredHandler]:
         definitions = read_definitions(fn)
         if not definitions:
             name = getattr(fn, "__name__", repr(fn))
-            raise DefinitionError(f"{name} is not a handler: decorate it with @flow, @step or @job")
+            raise DefinitionError(f"{name} is not a handler; decorate it with @flow, @step or @job")
         file = inspect.getsourcefile(fn) or ""
         found += [DiscoveredHandler(fn.__name__, file, fn.__name__, definition) for definition in definitions]
     return found

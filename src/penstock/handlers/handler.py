@@ -72,7 +72,7 @@ class Handler:
             check_name(self.dead_letter_queue, "dead_letter_queue")
         if inspect.isgeneratorfunction(self.fn) or inspect.isasyncgenfunction(self.fn) or isinstance(self.fn, type):
             kind = "a class" if isinstance(self.fn, type) else "a generator"
-            raise DefinitionError(f"{self.name} is {kind}: a handler is a function", where=self.where)
+            raise DefinitionError(f"{self.name} must be a function to be a handler, got {kind}", where=self.where)
         parameters = list(inspect.signature(self.fn).parameters.values())
         annotation, passes = _read_signature(self.fn, parameters, self.where)
         schema = self.input_schema if self.input_schema is not None else annotation
@@ -155,8 +155,8 @@ class Handler:
             return self.key(payload)
         except Exception as problem:
             raise BadArgument(
-                f"the key function of {self.name} ({self.where}) failed for this input: "
-                f"{type(problem).__name__}: {problem}"
+                f"the key function of {self.name} ({self.where}) failed for this input: {type(problem).__name__}: "
+                f"{problem}"
             ) from problem
 
     def make_rate_key(self, payload: Any) -> str | None:
@@ -194,8 +194,8 @@ def _read_signature(
             annotation = hint if needs_validation(hint) else None
         elif parameter.default is inspect.Parameter.empty:
             raise DefinitionError(
-                f"the handler takes {len(parameters)} parameters ({', '.join(p.name for p in parameters)}): "
-                "write (input, ctx), (input), (ctx) or ()",
+                f"a handler must take (input, ctx), (input), (ctx) or (), got {len(parameters)} parameters "
+                f"({', '.join(p.name for p in parameters)})",
                 where=where,
             )
     return annotation, (takes_input, takes_ctx)
@@ -241,7 +241,7 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
 def _name_of(fn: Callable[..., Any]) -> str:
     name = getattr(fn, "__name__", None)
     if not isinstance(name, str):
-        raise DefinitionError(f"{fn!r} has no __name__: pass a function, or set name=…")
+        raise DefinitionError(f"{fn!r} has no __name__; pass a function, or set name=…")
     return name
 
 

@@ -31,7 +31,7 @@ class FlowConfig(msgspec.Struct):
     """`config["flow"]`."""
 
     id: Any = None
-    role: Annotated[str, msgspec.Meta(description="'main' for a flow's first step or 'step'")] = "step"
+    role: Annotated[str, msgspec.Meta(description="'main' (a flow's first step) or 'step'")] = "step"
     step: str | None = None
     emits: Any = None
     triggers: Any = None
@@ -91,14 +91,17 @@ def read_module(
         return JobDefinition(handler, any_name=True, schedule=schedule)
     for key in _RETENTION:
         if getattr(read, key) is not None:
-            raise DefinitionError(f"config.{key} is for plain jobs; jobs of a run go with their run", where=file)
+            raise DefinitionError(
+                f"config.{key} only applies to jobs outside a flow; jobs of a run are removed together with the run",
+                where=file,
+            )
     step = _read_step(handler, flow, read, file)
     if flow.role not in ("main", "step"):
-        raise DefinitionError(f"role={flow.role!r}: write 'main' for a flow's first step or 'step'", where=file)
+        raise DefinitionError(f"role must be 'main' (a flow's first step) or 'step', got {flow.role!r}", where=file)
     if flow.role == "step":
         return apply_schedule(step, schedule)
     if flow.id is None:
-        raise DefinitionError("config.flow has the role 'main' but no 'id'", where=file)
+        raise DefinitionError("config.flow with the role 'main' requires an 'id'", where=file)
     return FlowDefinition(
         flow.id,
         step,
@@ -116,7 +119,9 @@ def _read_schedule_config(config: ModuleConfig, file: str) -> ScheduleConfig | N
     if config.cron is None:
         return config.schedule  # type: ignore[no-any-return]
     if config.schedule is not None:
-        raise DefinitionError("config has both 'schedule' and 'cron': write one of them", where=file)
+        raise DefinitionError(
+            "config has both 'schedule' and 'cron'; use either 'schedule' or 'cron', not both", where=file
+        )
     return {"cron": config.cron}
 
 

@@ -57,7 +57,7 @@ class HandlerOptions(msgspec.Struct, frozen=True):
         """Read these options from all options of a decorator or a config."""
         read = read_options(cls, {name: options[name] for name in cls.__struct_fields__ if name in options})
         if read.timeout == 0:
-            raise DefinitionError("timeout=0 would end every attempt at once: leave it out for no timeout")
+            raise DefinitionError("timeout must be longer than 0, got 0; omit it for no timeout")
         return read
 
 
@@ -72,24 +72,31 @@ def read_rate_limit(limit: Any, key: Any) -> RateLimit | None:
     """Read `rate_limit` and whether it applies to each `rate_key` or to the whole queue."""
     if limit is None:
         if key is not None:
-            raise DefinitionError("rate_key needs a rate_limit, and there is none: give both")
+            raise DefinitionError("rate_key requires rate_limit")
         return None
     options: Any = limit
     if isinstance(limit, str):
         count, slash, span = (part.strip() for part in limit.partition("/"))
         if not slash or not count.isdecimal():
-            raise DefinitionError(f'rate_limit={limit!r}: write "100/1m": a count, a slash and a duration')
+            raise DefinitionError(
+                f'rate_limit must be a count, a slash and a duration, such as "100/1m", got {limit!r}'
+            )
         options = {"max": int(count), "duration": span if span[:1].isdigit() else f"1{span}"}
     elif isinstance(limit, RateLimit):
         options = msgspec.structs.asdict(limit)
     elif not isinstance(limit, Mapping):
-        raise DefinitionError(f'rate_limit={limit!r}: write "100/1m" or {{"max": 100, "duration": "1m"}}')
+        raise DefinitionError(
+            'rate_limit must be a string such as "100/1m" or a mapping such as {"max": 100, "duration": "1m"}, '
+            f"got {limit!r}"
+        )
     rate = read_options(_RateLimitOption, options, "rate_limit")
     duration_ms = rate.duration if rate.duration_ms is None else rate.duration_ms
     if not duration_ms:
-        raise DefinitionError(f'rate_limit={limit!r}: write a duration longer than 0, such as "1m"')
+        raise DefinitionError(f'rate_limit requires a duration longer than 0, such as "1m", got {limit!r}')
     if rate.per_key and key is None:
-        raise DefinitionError("rate_limit is per key, but there is no rate_key: give the key's path in the input")
+        raise DefinitionError(
+            "rate_limit is per key, which requires rate_key; set it to the path of the key in the input"
+        )
     return RateLimit(rate.max, int(duration_ms), per_key=key is not None)
 
 
@@ -98,7 +105,8 @@ def read_rate_key(value: Any) -> RateKeyOption | None:
     if value is None or isinstance(value, str) or _is_plain_function(value):
         return value  # type: ignore[no-any-return]
     raise DefinitionError(
-        f'rate_key={_show(value)}: write a path in the input ("customer.id") or a plain function of the input'
+        'rate_key must be a path in the input such as "customer.id", or a plain function of the input, got '
+        f"{_show(value)}"
     )
 
 
@@ -107,7 +115,8 @@ def read_key(value: Any) -> IdempotencyKey | None:
     if value is None or value == "auto" or _is_plain_function(value):
         return value  # type: ignore[no-any-return]
     raise DefinitionError(
-        f'key={_show(value)}: write "auto" (a hash of the input) or a plain function of the input that returns a string'
+        'key must be "auto" (a hash of the input) or a plain function of the input that returns a string, got '
+        f"{_show(value)}"
     )
 
 
@@ -125,13 +134,13 @@ def read_kinds(name: str, value: Sequence[str] | str | None, where: str | None =
         return None
     if isinstance(value, Mapping) or not isinstance(value, str | list | tuple | set | frozenset):
         raise DefinitionError(
-            f'{name}={value!r}: write the kind of an event ("order.paid"), or a list of kinds', where=where
+            f'{name} must be the kind of an event such as "order.paid", or a list of kinds, got {value!r}', where=where
         )
     kinds = (value,) if isinstance(value, str) else tuple(value)
     for kind in kinds:
         if not isinstance(kind, str) or not kind:
             raise DefinitionError(
-                f"{name} contains {kind!r}, which is not an event kind: write dotted words such as 'order.paid'",
+                f"{name} must contain event kinds, dotted words such as 'order.paid', got {kind!r}",
                 where=where,
             )
     return kinds
@@ -153,7 +162,8 @@ def read_keep(value: Any, name: str) -> KeepJobs | None:
             None if count is None else _read_count(count, name, value), None if age is None else _read_age(age, name)
         )
     raise BadArgument(
-        f'{name}={value!r}: write how many to keep (0 for none), for how long ("1d"), or {{"count": 1000, "age": "1d"}}'
+        f'{name} must be how many to keep (0 for none), how long to keep them ("1d"), or {{"count": 1000, "age": '
+        f'"1d"}}, got {value!r}'
     )
 
 
@@ -175,7 +185,7 @@ def _read_age(age: Any, name: str) -> int:
 
 def _read_count(count: Any, name: str, value: Any) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise BadArgument(f"{name}={value!r}: write a count of 0 or more")
+        raise BadArgument(f"{name} must have a count of 0 or more, got {value!r}")
     return count
 
 
@@ -193,14 +203,15 @@ def check_options(decorator: D) -> D:
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         check_keys(options, known, f"@{name}", where)
         if args and callable(args[0]) and not leading:
-            raise DefinitionError(f"@{name} needs parentheses: write {example}", where=where)
+            raise DefinitionError(f"@{name} requires parentheses, as in {example}", where=where)
         if len(args) > len(leading):
             raise DefinitionError(
-                f"@{name} got {args[len(leading)]!r} without its name: write {example}, and options as name=value",
+                f"@{name} got the positional argument {args[len(leading)]!r}; use {example} and pass options as "
+                "name=value",
                 where=where,
             )
         if len(args) < len(leading) and leading[0] not in options:
-            raise DefinitionError(f"@{name} needs a name: write {example}", where=where)
+            raise DefinitionError(f"@{name} requires a name, as in {example}", where=where)
         return decorator(*args, **options)
 
     return checked  # type: ignore[return-value]

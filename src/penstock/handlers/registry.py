@@ -46,7 +46,7 @@ class Registry:
         """Return a flow by name, or raise UnknownFlow with the nearest known names."""
         flow = self.flows.get(name)
         if flow is None:
-            raise UnknownFlow(f"there is no flow {name!r}: {_nearest(name, self.flows, 'flows')}{self._hint()}")
+            raise UnknownFlow(f"no flow named {name!r}; {_nearest(name, self.flows, 'flows')}{self._hint()}")
         return flow
 
     def job(self, queue: str, name: str) -> Handler | None:
@@ -79,7 +79,7 @@ def _nearest(name: str, known: Iterable[str], what: str) -> str:
     near = near_matches(name, names, 3)
     if near:
         return f"did you mean {' or '.join(map(repr, near))}?"
-    return f"known {what} are {', '.join(names)}" if names else f"no {what} are defined"
+    return f"known {what}: {', '.join(names)}" if names else f"no {what} are defined"
 
 
 def build_registry(found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
@@ -116,7 +116,9 @@ def _schedules(
             continue
         id = declared.id or target.flow or handler.name
         if owners.setdefault(id, handler) is not handler:
-            message = f"schedule {id!r} is defined twice, the first at {owners[id].where}: give one its own id"
+            message = (
+                f"schedule {id!r} is defined twice, first at {owners[id].where}; set a different id for one of them"
+            )
             problems.append(LoadProblem("duplicate_schedule", message, handler.file, handler.line))
             continue
         found[id] = (declared.spec, replace(target, input=declared.input, priority=declared.priority))
@@ -204,8 +206,8 @@ def _drop_unmet_joins(
         if step.mode == "all" and missing:
             message = (
                 f"step {name!r} waits for all of {', '.join(step.kinds)}, but no step of flow {definition.name!r} "
-                f"emits {', '.join(missing)}: add it to the emits of a step, or to accepts=[…] of the flow if it is "
-                "emitted from outside"
+                f"emits {', '.join(missing)}. Add it to the emits of a step, or to accepts=[…] of the flow if it "
+                "is emitted from outside"
             )
             problems.append(LoadProblem("unmet_join", message, step.handler.file, step.handler.line))
             del members[name]
@@ -216,7 +218,7 @@ def _check_named_steps(definition: FlowDefinition, members: dict[str, StepDefini
         for other, what in ((step.compensation, "is compensated by"), (step.on_timeout, "hands over on timeout to")):
             if other is not None and other not in members:
                 raise DefinitionError(
-                    f"step {step.name!r} {what} {other!r}, which flow {definition.name!r} does not have: "
+                    f"step {step.name!r} {what} {other!r}, but flow {definition.name!r} has no such step; "
                     f"{_nearest(other, members, 'steps')}",
                     code="unknown_step",
                     where=step.handler.where,
@@ -232,13 +234,13 @@ def _check_unreachable(steps: list[StepDefinition], flows: Mapping[str, Flow], p
             continue
         if step.flow is not None and step.flow not in flows:
             near = _nearest(step.flow, flows, "flows")
-            message = f"step {step.name!r} belongs to flow {step.flow!r}, which has no first step: {near}"
+            message = f"step {step.name!r} belongs to flow {step.flow!r}, which has no first step; {near}"
             problems.append(LoadProblem("unknown_flow", message, handler.file, handler.line))
         else:
             kinds = ", ".join(step.kinds) or "nothing"
             message = (
-                f"step {step.name!r} listens to {kinds}, which no flow emits, so it never starts: add the kind to the "
-                "emits of a step"
+                f"step {step.name!r} never starts, because it listens to {kinds} and no flow emits that; add the "
+                "kind to the emits of a step"
             )
             problems.append(LoadProblem("unreachable_step", message, handler.file, handler.line))
 
@@ -255,13 +257,13 @@ def _check_limits(handlers: list[Handler], problems: list[LoadProblem]) -> None:
             continue
         first = seen.setdefault(handler.queue_name, handler)
         if first.rate != handler.rate:
-            message = f"queue {handler.queue_name!r} has two rate limits, the other at {first.where}: use one"
+            message = f"queue {handler.queue_name!r} has two different rate limits, the other at {first.where}; use one"
             problems.append(LoadProblem("rate_conflict", message, handler.file, handler.line))
 
 
 def _duplicate(what: str, name: str, one: Handler, other: Handler) -> LoadProblem:
     code = "duplicate_step" if what.startswith("step") else f"duplicate_{what.split()[0]}"
-    message = f"{what} {name!r} is defined twice, the first at {other.where}: rename one; the first is used"
+    message = f"{what} {name!r} is defined twice, first at {other.where}; the first is used. Rename one of them"
     return LoadProblem(code, message, one.file, one.line)
 
 

@@ -34,10 +34,14 @@ class Subscription:
             value = getattr(self, name)
             # It is called inside a commit and not awaited: a coroutine would always count as true.
             if inspect.iscoroutinefunction(value):
-                raise DefinitionError(f"the {name} of {self.kind!r} is async: write a plain function of the event")
+                raise DefinitionError(
+                    f"the {name} of {self.kind!r} must be a plain function of the event, got an async function"
+                )
             if value is not None and not callable(value) and not (name == "when" and isinstance(value, Mapping)):
                 other = ", or a mapping that its data must contain" if name == "when" else ""
-                raise DefinitionError(f"the {name} of {self.kind!r} is {value!r}: write a function of the event{other}")
+                raise DefinitionError(
+                    f"the {name} of {self.kind!r} must be a function of the event{other}, got {value!r}"
+                )
 
 
 def read_subscriptions(on: Any, when: Any, map: Any, subscriptions: Any, where: str) -> tuple[Subscription, ...]:
@@ -46,7 +50,7 @@ def read_subscriptions(on: Any, when: Any, map: Any, subscriptions: Any, where: 
     for name, value in (("when", when), ("map", map)):
         if value is not None and not kinds:
             raise DefinitionError(
-                f"{name} needs on=, and there is none: give each of the subscriptions its own {name}", where=where
+                f"{name} requires on=; with subscriptions=, set {name} on each subscription", where=where
             )
     listens = [read_subscription({"kind": kind, "when": when, "map": map}, where) for kind in kinds]
     return (*listens, *read_subscription_list(subscriptions, where))
@@ -56,7 +60,7 @@ def read_subscription_list(subscriptions: Any, where: str) -> list[Subscription]
     """Read a list of subscriptions, or None."""
     if subscriptions is not None and not isinstance(subscriptions, list | tuple):
         raise DefinitionError(
-            f'subscriptions={subscriptions!r}: write a list, such as [Subscription("order.paid")]', where=where
+            f'subscriptions must be a list such as [Subscription("order.paid")], got {subscriptions!r}', where=where
         )
     return [read_subscription(item, where) for item in subscriptions or ()]
 
@@ -69,7 +73,7 @@ def read_subscription(item: Subscription | Mapping[str, Any] | str, where: str) 
         item = {"kind": item}
     fields = rename_keys(item, {"kind", "when", "map"}, "a subscription", aliases={"event_kind": "kind"}, where=where)
     if not isinstance(fields.get("kind"), str):
-        raise DefinitionError(f"the subscription {dict(item)!r} has no 'eventKind'", where=where)
+        raise DefinitionError(f"a subscription requires 'eventKind', got {dict(item)!r}", where=where)
     try:
         return Subscription(**fields)
     except DefinitionError as problem:
@@ -80,7 +84,10 @@ def read_start_on(value: Any, where: str) -> tuple[Subscription, ...]:
     """Read the events that start a flow: a kind, a subscription, or a list of them."""
     items = [value] if isinstance(value, str | Subscription | Mapping) else value or ()
     if not isinstance(items, list | tuple | set | frozenset):
-        raise DefinitionError(f'start_on={value!r}: write the kind of an event ("order.paid"), or a list', where=where)
+        raise DefinitionError(
+            f'start_on must be the kind of an event such as "order.paid", or a list of kinds, got {value!r}',
+            where=where,
+        )
     found = tuple(read_subscription(item, where) for item in items)
     for subscription in found:
         try:

@@ -72,13 +72,14 @@ class JobEngine:
                 claim.name,
                 claim.queue,
                 UnknownQueue(
-                    f"no handler here for job {claim.name!r} of queue {claim.queue!r}: add a worker file or @job for it"
+                    f"no handler here for job {claim.name!r} of queue {claim.queue!r}; add a worker file or a "
+                    "@job for it"
                 ),
             )
         work = JobWork(self._runtime, claim, handler)
         if work.has_children and (failed := await self._failed_child(claim.scope)) is not None:
             work.handler = failing_handler(
-                work.handler, ChildFailed(f"child {failed} failed, so {claim.job!r} was not run")
+                work.handler, ChildFailed(f"{claim.job!r} was not run because its child {failed} failed")
             )
         return work
 
@@ -198,7 +199,7 @@ class JobWork:
         return self._request(hit.output, Released(hold_until=until), events, writes=hit.writes)
 
     def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:  # noqa: ARG002
-        raise AssertionError(f"job {self.claim.job} belongs to no run and cannot wait")
+        raise AssertionError(f"job {self.claim.job} is not part of a run and cannot wait")
 
     def on_interruption(self, interruption: Interruption) -> CommitRequest:
         if interruption.reason == SHUTDOWN:

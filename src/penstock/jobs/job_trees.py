@@ -61,9 +61,9 @@ class Node:
     def __post_init__(self) -> None:
         words = [one.value for one in OnFailure]
         if self.on_failure not in words:
-            raise BadArgument(f"on_failure={self.on_failure!r}: use one of {', '.join(words)}")
+            raise BadArgument(f"on_failure must be one of {', '.join(map(repr, words))}, got {self.on_failure!r}")
         if isinstance(self.children, Node | str | Mapping) or not isinstance(self.children, Sequence):
-            raise BadArgument(f"children={self.children!r}: pass a list of nodes")
+            raise BadArgument(f"children must be a list of nodes, got {self.children!r}")
 
 
 class JobTree(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ def read_tree(value: Node | Mapping[str, Any]) -> Node:
     tree = _read_node(value, "the tree", 1)
     count = sum(1 for _ in _walk(tree))
     if count > MAX_JOBS:
-        raise BadArgument(f"the tree has {count} jobs; a tree may have {MAX_JOBS}: split it into several trees")
+        raise BadArgument(f"the tree has {count} jobs; the limit is {MAX_JOBS}. Split it into several trees")
     return tree
 
 
@@ -92,15 +92,17 @@ def _walk(node: Node) -> Iterator[Node]:
 
 def _read_node(value: Any, where: str, depth: int) -> Node:
     if depth > MAX_DEPTH:
-        raise BadArgument(f"{where} is more than {MAX_DEPTH} levels deep: does a node contain itself?")
+        raise BadArgument(f"{where} is nested deeper than {MAX_DEPTH} levels; check that no node contains itself")
     if isinstance(value, Node):
         node, children = value, value.children
     elif isinstance(value, Mapping):
         node, children = _read_mapping(value, where), value.get("children") or ()
     else:
-        raise BadArgument(f"{where} is {value!r}: pass a Node, or a dict with 'name', 'queue', 'data' and 'children'")
+        raise BadArgument(
+            f"{where} must be a Node, or a dict with 'name', 'queue', 'data' and 'children', got {value!r}"
+        )
     if isinstance(children, str | Mapping) or not isinstance(children, Sequence):
-        raise BadArgument(f"the children of {where} are {children!r}: pass a list")
+        raise BadArgument(f"the children of {where} must be a list, got {children!r}")
     nodes = [_read_node(child, f"child {n} of {where}", depth + 1) for n, child in enumerate(children, 1)]
     return _with_children(node, nodes)
 
@@ -120,7 +122,7 @@ def _read_mapping(value: Mapping[str, Any], where: str) -> Node:
         raise BadArgument(str(problem)) from None
     queue = value.get("queueName", value.get("queue"))
     if not isinstance(queue, str):
-        raise BadArgument(f"the queue of {where} is {queue!r}: pass its name as 'queue'")
+        raise BadArgument(f"the 'queue' of {where} must be the name of a queue, got {queue!r}")
     delay = opts.get("delay")
     return Node(
         queue,
@@ -138,7 +140,7 @@ def _read_mapping(value: Mapping[str, Any], where: str) -> Node:
 def _read_on_failure(opts: Mapping[str, Any], where: str) -> OnFailure:
     flags = [flag for flag in FAILURE_FLAGS if opts.get(flag)]
     if len(flags) > 1:
-        raise BadArgument(f"the opts of {where} have {' and '.join(flags)}: use one of them")
+        raise BadArgument(f"the opts of {where} have {' and '.join(flags)}; use only one of them")
     return FAILURE_FLAGS[flags[0]] if flags else OnFailure.WAIT
 
 

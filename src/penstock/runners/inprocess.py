@@ -96,10 +96,11 @@ def _ignore_result(future: asyncio.Future[Any]) -> None:
 
 def _escaped_cancellation() -> RuntimeError:
     """Build the error for a cancellation that nobody requested: of a task that the handler cancelled and awaited."""
-    return RuntimeError("the handler let a CancelledError of its own escape: catch it where that task is awaited")
+    return RuntimeError("the handler let a CancelledError of its own escape; catch it where that task is awaited")
 
 
 def _timed_out(timeout: float) -> AttemptTimeout:
     return AttemptTimeout(
-        f"the attempt ran longer than its timeout of {timeout:g} s and was cancelled: raise it, or split the step"
+        f"the attempt ran longer than its timeout of {timeout:g} s and was cancelled; raise the timeout, or "
+        "split the step"
     )

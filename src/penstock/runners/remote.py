@@ -98,8 +98,8 @@ class RemoteRun:
                 raise
             self._connection.send(Cancel("timeout"))
             raise AttemptTimeout(
-                f"the attempt ran longer than its timeout of {self._task.timeout_s:g} s and was cancelled: raise it, "
-                "or split the step"
+                f"the attempt ran longer than its timeout of {self._task.timeout_s:g} s and was cancelled; raise "
+                "the timeout, or split the step"
             ) from None
         finally:
             for task in (reading, *self._calls):
@@ -132,7 +132,7 @@ class RemoteRun:
         except ValueError as problem:  # also what msgspec raises
             raise RunnerLost(f"the process that ran {name} sent a bad frame: {problem}") from None
         if frame is None:
-            raise RunnerLost(f"the process that ran {name} ended before its handler did")
+            raise RunnerLost(f"the process that ran {name} ended before its handler returned")
         return frame
 
     def _take(self, frame: HandlerFrame) -> None:

@@ -49,7 +49,10 @@ def _read(value: ScheduleConfig, handler: Handler) -> DeclaredSchedule:
     if isinstance(value, str):
         value = {"cron": value} if len(value.split()) > 1 else {"every": value}
     if not isinstance(value, Mapping):
-        raise BadSchedule(f'{value!r} is not a schedule: write "0 9 * * 1-5", "15m" or {{"cron": …, "tz": …}}')
+        raise BadSchedule(
+            'a schedule must be a cron expression such as "0 9 * * 1-5", an interval such as "15m", or a mapping '
+            f'such as {{"cron": …, "tz": …}}, got {value!r}'
+        )
     options = rename_keys(value, _OPTIONS, "schedule", where=handler.where)
     id, input, priority = options.pop("id", None), options.pop("input", None), options.pop("priority", None)
     for name in _TIMES:
@@ -68,4 +71,4 @@ def _parse_time(name: str, text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise BadSchedule(f"{name}={text!r}: write a time such as 2030-01-31T09:00:00+01:00") from None
+        raise BadSchedule(f"{name} must be a time such as 2030-01-31T09:00:00+01:00, got {text!r}") from None

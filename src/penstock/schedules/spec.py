@@ -91,19 +91,19 @@ def make_spec(
 ) -> ScheduleSpec:
     """Build a spec, or raise BadSchedule with the value that is wrong and what to write instead."""
     if sum(x is not None for x in (every, cron, at)) != 1:
-        raise BadSchedule("a schedule needs exactly one of every='5m', cron='0 9 * * *' or at=<datetime>")
+        raise BadSchedule("a schedule requires exactly one of every='5m', cron='0 9 * * *' or at=<datetime>")
     every_ms = to_ms(every) if every is not None else None
     if every_ms is not None and every_ms < MIN_INTERVAL_MS:
-        raise BadSchedule(f"every={every!r} is too often for a schedule: use every='1s' or more")
+        raise BadSchedule(f"every={every!r} is too frequent for a schedule; the minimum is 1s")
     if at is not None and not (start is None and end is None and limit is None):
-        raise BadSchedule("at=… fires once: start, end and limit are for every=… and cron=…")
+        raise BadSchedule("start=, end= and limit= only apply to every= and cron=; at= fires once")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise BadSchedule(f"limit={limit!r}: pass a whole number of at least 1, or leave it out for no limit")
+        raise BadSchedule(f"limit must be a whole number of at least 1, got {limit!r}; omit it for no limit")
     _check_word("overlap", overlap, ("allow", "skip", "queue", "replace"))
     _check_word("catch_up", catch_up, ("one", "all", "none"))
     at_ms, start_ms, end_ms = _read_time(at, "at"), _read_time(start, "start"), _read_time(end, "end")
     if start_ms is not None and end_ms is not None and end_ms < start_ms:
-        raise BadSchedule(f"end={to_iso(end_ms)} is before start={to_iso(start_ms)}: it would never fire")
+        raise BadSchedule(f"end={to_iso(end_ms)} is before start={to_iso(start_ms)}, so the schedule would never fire")
     zone = _read_zone(tz)
     if cron is not None:
         _check_cron(cron, zone)
@@ -112,7 +112,7 @@ def make_spec(
 
 def _check_word(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise BadSchedule(f"{name}={value!r}: use one of {', '.join(map(repr, known))}")
+        raise BadSchedule(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
 
 
 def _read_time(time: datetime | None, name: str) -> int | None:
@@ -120,7 +120,7 @@ def _read_time(time: datetime | None, name: str) -> int | None:
         return None
     if isinstance(time, datetime) and time.utcoffset() is None:
         raise BadSchedule(
-            f"{name}={time!r} has no time zone: write datetime(…, tzinfo=UTC), or tzinfo=ZoneInfo('Europe/Berlin')"
+            f"{name}={time!r} has no time zone; use datetime(…, tzinfo=UTC) or tzinfo=ZoneInfo('Europe/Berlin')"
         )
     return datetime_to_ms(time)
 
@@ -129,16 +129,16 @@ def _read_zone(tz: str) -> ZoneInfo:
     try:
         return ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        raise BadSchedule(f"{tz!r} is not a time zone: write one such as 'Europe/Berlin'") from None
+        raise BadSchedule(f"unknown time zone {tz!r}; use one such as 'Europe/Berlin'") from None
 
 
 def _check_cron(cron: str, zone: ZoneInfo) -> None:
     try:
         next(CronSim(cron, datetime(2024, 1, 1, tzinfo=zone)))
     except (CronSimError, AttributeError) as problem:
-        raise BadSchedule(f"{cron!r} is not a cron expression: {problem}; write one such as '0 9 * * 1-5'") from None
+        raise BadSchedule(f"invalid cron expression {cron!r}: {problem}; use one such as '0 9 * * 1-5'") from None
     except StopIteration:
-        raise BadSchedule(f"{cron!r} never fires: no day of the next 50 years matches it") from None
+        raise BadSchedule(f"cron expression {cron!r} never fires; no day in the next 50 years matches it") from None
 
 
 # Slots

@@ -21,4 +21,4 @@ class Queries:
         self.__dict__.update({key: text.strip().rstrip(";") for key, text in statements.items()})
 
     def __getattr__(self, name: str) -> str:
-        raise AttributeError(f"there is no statement named {name!r}")
+        raise AttributeError(f"no statement named {name!r}")

@@ -162,13 +162,15 @@ class AutoClock:
                 continue
             note = "" if row.name in known else ", and no handler of this app works on it"
             if row.paused:
-                note = f", and it is paused: resume it with await app.queues.resume({row.name!r})"
+                note = f", and it is paused; resume it with await app.queues.resume({row.name!r})"
             parts.append(f"queue {row.name!r} has {', '.join(f'{n} {state}' for state, n in live.items())}{note}")
         waits = await list_pending_waits(self._app.waits)
-        parts += [f"{describe_wait(wait)}: {suggest_answer(wait)}" for wait in waits if wait.until is None]
+        parts += [f"{describe_wait(wait)}; {suggest_answer(wait)}" for wait in waits if wait.until is None]
         parts += [
-            f"schedule {row.id!r} fired {row.fired} times meanwhile: pause it with "
-            f"await app.schedules.pause({row.id!r}) to skip time without it"
+            (
+                f"schedule {row.id!r} fired {row.fired} times in that time; to skip time without it, pause it with "
+                f"await app.schedules.pause({row.id!r})"
+            )
             for row in await self._app.store.schedules()
             if row.fired >= MENTION_SCHEDULE_AFTER_FIRINGS and not row.paused
         ]

@@ -154,8 +154,8 @@ class _FakeChannel:
         declared = self._ctx._emits
         if check_kind(kind) and declared is not None and kind not in declared:
             raise UndeclaredEvent(
-                f"step {self._ctx.step!r} emitted {kind!r}, which its emits does not list "
-                f"({', '.join(declared) or 'nothing'}): add it there, so that the flow's graph is true"
+                f"step {self._ctx.step!r} emitted {kind!r}, which is not listed in its emits "
+                f"({', '.join(declared) or 'nothing'}); add it to emits, so that the flow's diagram is complete"
             )
         self._ctx.emitted.append((kind, _copy(data, f"the data of {kind}")))
 
@@ -279,7 +279,7 @@ def _run_now(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as answer:
         return cast(T, answer.value)
     work.close()
-    raise AssertionError("a `def` step got something it has to await: make the step async")
+    raise AssertionError("a `def` step got an awaitable; make the step async")
 
 
 def _copy(value: Any, what: str) -> Any:

@@ -102,7 +102,7 @@ class FakeDurableSession:
     @property
     def waits(self) -> FakeWaits:
         if not self.run:
-            raise BadArgument("a job belongs to no run and cannot wait: make it a step of a flow")
+            raise BadArgument("a job outside a run cannot wait; make it a step of a flow")
         return FakeWaits(self.calls, self)
 
     @property
@@ -199,7 +199,7 @@ def _describe_unanswered(wait: WaitCall[Any]) -> str:
         assert isinstance(wait, EventWait)
         name, argument, what = wait._event, "events", "event"
     return (
-        f"the step waits for the {what} {name!r}, and the test has no answer: pass "
+        f"the step waits for the {what} {name!r}, but the test has no answer for it; pass "
         f"FakeContext({argument}={{{name!r}: …}}), or AwaitTimeout in place of … to simulate a timeout"
     )
 

@@ -267,6 +267,6 @@ class TestApp(App):
 
 def _not_one(trigger: str, found: list[WaitView], waits: list[WaitView]) -> str:
     if found:
-        return f"{len(found)} runs wait for the trigger {trigger!r}: choose one with run=…"
+        return f"{len(found)} runs wait for the trigger {trigger!r}; choose one with run=…"
     pending = "; ".join(map(describe_wait, waits)) or "no run has a pending wait"
-    return f"no run waits for the trigger {trigger!r}: {pending}"
+    return f"no run waits for the trigger {trigger!r}; {pending}"

@@ -55,10 +55,10 @@ class TransactionWriter:
         create = "`penstock outbox create --in URL`, app.outbox.create(connection), or app.outbox.sql() in a migration"
         if isolation is not None:
             raise TransactionError(
-                f"the transaction's isolation level is {isolation}, and tx= needs {REQUIRED_ISOLATION}: begin the "
-                f"transaction with it, or create an outbox table with {create}"
+                f"tx= requires the isolation level {REQUIRED_ISOLATION}, but the transaction has {isolation}. "
+                f"Begin the transaction with {REQUIRED_ISOLATION}, or create an outbox table: {create}"
             )
         raise NoOutbox(
-            "the connection is to another database than the store's, so tx= needs an outbox table there, and there is "
-            f"none: create it with {create}"
+            "tx= is a connection to another database than the store's, which requires an outbox table there. "
+            f"Create the table: {create}"
         )

@@ -89,7 +89,7 @@ class Relay:
             self._has_table = bool(await self._source.execute(exists_statement(connection.dialect)))
         if not self._has_table:
             raise NoOutbox(
-                "this database has no table penstock_outbox: create it with `penstock outbox create --in URL`"
+                "this database has no table penstock_outbox; run `penstock outbox create --in URL` to create it"
             )
 
     async def _delete(self, ids: list[str]) -> None:

@@ -24,7 +24,9 @@ class RelaySource:
     def __init__(self, connect: Connect) -> None:
         self._connect = _connect_function(connect) if isinstance(connect, str) else connect
         if not callable(self._connect):
-            raise BadArgument(f"connect={connect!r}: pass a URL ({URL_FORMS}) or a function that returns a connection")
+            raise BadArgument(
+                f"connect must be a URL ({URL_FORMS}) or a function that returns a connection, got {connect!r}"
+            )
         self._thread: ThreadPoolExecutor | None = None
         self._connection: UserConnection | None = None
 
@@ -77,17 +79,17 @@ def _connect_function(url: str) -> Callable[[], Any]:
         return lambda: _connect_postgres(url)
     path, options = unquote(urlsplit(url).path)[1:], urlsplit(url).query
     if scheme == "sqlite" and options:
-        raise SettingError(f"the URL of an outbox's SQLite file takes no options, and has {options!r}: remove them")
+        raise SettingError(f"the URL of an outbox's SQLite file cannot have options, got {options!r}; remove them")
     if scheme == "sqlite" and path and path != ":memory:":
         return lambda: _connect_sqlite(path)
-    raise SettingError(f"{url.partition('@')[2] or url!r} is not a database that can hold an outbox: write {URL_FORMS}")
+    raise SettingError(f"{url.partition('@')[2] or url!r} cannot hold an outbox; use {URL_FORMS}")
 
 
 async def _connect_postgres(url: str) -> Any:
     try:
         import asyncpg
     except ModuleNotFoundError:
-        raise SettingError("an outbox in Postgres needs asyncpg: pip install 'penstock[postgres]'") from None
+        raise SettingError("an outbox in Postgres requires asyncpg; run `pip install 'penstock[postgres]'`") from None
     try:
         return await asyncpg.connect(url)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as problem:
@@ -106,4 +108,4 @@ def _connect_sqlite(path: str) -> Any:
 
 def _unreachable(url: str, problem: Exception) -> NoOutbox:
     shown = url.rpartition("@")[2].partition("?")[0]  # no password, no options
-    return NoOutbox(f"cannot open the database {shown} to read its outbox ({problem}): check the URL")
+    return NoOutbox(f"cannot open the database {shown} to read its outbox ({problem}); check the URL")

@@ -86,7 +86,7 @@ class Attempt:
             # The engine's own jobs crash nobody. Giving up on one would leave a step suspended for ever.
             if claim.crashes > self._services.max_crashes and claim.queue != DELIVERIES:
                 raise WorkerLost(
-                    f"{claim.crashes} workers died or stalled while running {claim.job}; it is not tried again"
+                    f"{claim.crashes} workers died or stalled while running {claim.job}; it is not retried"
                 )
             result = await self._call(work.handler.check_input(unpack(claim.payload)))
             return await self._success(result)
@@ -218,6 +218,6 @@ class Attempt:
 
 def _swallowed(session: DurableSession, what: str) -> str:
     return (
-        f"{session.journal.about} caught the exception by which a wait suspends it, and {what}: catch Exception, not "
-        "BaseException, and do not return from a finally block around a wait"
+        f"{session.journal.about} caught the exception that suspends it for a wait, and {what}. Catch Exception, "
+        "not BaseException, and do not return from a finally block around a wait"
     )

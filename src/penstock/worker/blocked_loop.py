@@ -40,8 +40,8 @@ class BlockedLoopDetector:
         elif now - pinged_at >= BLOCKED_AFTER_S and not self._has_warned:
             self._has_warned = True
             log.warning(
-                "the event loop has been blocked for %s by %s: make its handler `def`, which runs on a thread, or call "
-                "the blocking code with `await asyncio.to_thread(…)`",
+                "the event loop has been blocked for %s by %s; make the handler `def`, so that it runs on a "
+                "thread, or call the blocking code with `await asyncio.to_thread(…)`",
                 format_ms((now - pinged_at) * 1000),
                 self._culprit(),
             )

@@ -159,8 +159,8 @@ class WorkerChannel:
         if self.is_over:
             claim = self.work.claim
             raise ContextClosed(
-                f"attempt {claim.attempt} of {claim.job} is over, its ctx can record nothing more: "
-                "await or join what you start inside a handler"
+                f"attempt {claim.attempt} of {claim.job} is over, so its ctx can no longer record anything; "
+                "await or join everything a handler starts"
             )
 
     @property
@@ -198,7 +198,7 @@ class WorkerChannel:
     def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
         check_kind(kind)
         if correlation_id is not None and not isinstance(correlation_id, str):
-            raise BadEmit(f"the correlationId of {kind!r} is {correlation_id!r}: give a string")
+            raise BadEmit(f"the correlationId of {kind!r} must be a string, got {correlation_id!r}")
         packed = pack(data, f"the data of {kind}")
         self.emit_count += 1
         if self._session is not None and self._session.journal.check_emit(self.emit_count - 1, kind):
@@ -259,5 +259,7 @@ class WorkerChannel:
         memos = [Memo(claim.scope, memo, write.value)]
         receipt = await self._submit(Unit(self._services.new_unit_id(), claim=claim, state=[write], memos=memos))
         if isinstance(receipt, Fenced):
-            raise StaleAttempt(f"attempt {claim.attempt} of {claim.job} lost its lease: nothing more can be recorded")
+            raise StaleAttempt(
+                f"attempt {claim.attempt} of {claim.job} lost its lease and can no longer record anything"
+            )
         return isinstance(receipt, Committed)

@@ -141,7 +141,7 @@ class Engines:
         engine = self._with_runs.get(kind)
         if engine is None:
             raise UnknownKind(
-                f"no engine here for runs of kind {kind!r}: known are {', '.join(sorted(self._with_runs))}; "
-                "pass it to App(engines=[...])"
+                f"no engine here for runs of kind {kind!r}; known kinds: {', '.join(sorted(self._with_runs))}. "
+                "Pass the engine to App(engines=[...])"
             )
         return engine

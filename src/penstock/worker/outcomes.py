@@ -181,7 +181,7 @@ def plan_retry(
     error = ErrorInfo.from_exception(problem, bodies)
     if isinstance(problem, Retry) and failures >= policy.attempts:
         used = f"{failures} of {policy.attempts} attempt{'s are' if policy.attempts > 1 else ' is'} used"
-        return _add_hint(error, f"{used}: `retry=` gives more"), delay
+        return _add_hint(error, f"{used}; raise `retry=` for more"), delay
     if delay is not None and not isinstance(problem, Retry):  # whose message has the hint already
         return _add_hint(error, bodies.redact_text(requested_delay(problem)[1])[:MAX_HINT]), delay
     return error, delay
@@ -190,7 +190,7 @@ def plan_retry(
 def add_recording_error(error: ErrorInfo, problem: BaseException, bodies: EventBodies) -> ErrorInfo:
     """Add to an error why the rest of its attempt could not be recorded; the stack is left out."""
     why = bodies.redact_text(f"{type(problem).__name__}: {_message(problem)}")[:MAX_MESSAGE]
-    return ErrorInfo(f"{error.error} (what else it left could not be recorded: {why})", error.name, error.code)
+    return ErrorInfo(f"{error.error} (the rest of the attempt could not be recorded: {why})", error.name, error.code)
 
 
 def _add_hint(error: ErrorInfo, hint: str) -> ErrorInfo:

@@ -50,7 +50,7 @@ async def record_result(attempt: Attempt, result: AttemptResult, committer: Comm
             return await record_result(attempt, await attempt.fail(problem), committer)
         if result.is_bare:
             raise
-        log.warning("the failure of %s can only be recorded in part", attempt.work.claim.job, exc_info=problem)
+        log.warning("the failure of %s could only be recorded in part", attempt.work.claim.job, exc_info=problem)
         error = add_recording_error(result.error, problem, attempt.work.bodies)
         return await record_result(attempt, attempt.bare_failure(error, result.retry_in_ms is None), committer)
 
@@ -58,7 +58,7 @@ async def record_result(attempt: Attempt, result: AttemptResult, committer: Comm
 async def _commit(attempt: Attempt, result: AttemptResult, committer: Committer) -> RecordedResult:
     work = attempt.work
     if isinstance(result, Interruption) and result.reason == LEASE_LOST:
-        log.warning("attempt %d of %s lost its lease, nothing of it is recorded", work.claim.attempt, work.claim.job)
+        log.warning("attempt %d of %s lost its lease; nothing of it is recorded", work.claim.attempt, work.claim.job)
         return RecordedResult(result, False)
     request = _build_request(work, result)
     if isinstance(result, Failure):
@@ -67,8 +67,8 @@ async def _commit(attempt: Attempt, result: AttemptResult, committer: Committer)
     receipt = await committer.submit(request)
     if isinstance(receipt, Refused) and receipt.why == "children":
         pending = ChildrenPending(
-            f"{receipt.key!r} returned while children of it were still waited for, or after one had failed it: "
-            "await ctx.remove_children() in its handler, or let them end first"
+            f"{receipt.key!r} returned while its children were still pending, or after one of them had failed "
+            "it. Call `await ctx.remove_children()` in its handler, or let the children end first"
         )
         return await record_result(attempt, await attempt.fail(pending), committer)
     if isinstance(receipt, Refused):

@@ -262,7 +262,7 @@ class Worker:
         for task in self._tasks.values():
             task.cancel()
         if left := await self._drain(CANCEL_TIMEOUT_S):
-            log.warning("%d handlers ignore cancellation and are left running", left)
+            log.warning("%d handlers ignored cancellation and are left running", left)
 
     async def _drain(self, seconds: float) -> int:
         """Wait for the claims in hand; return how many are left when the time is up."""

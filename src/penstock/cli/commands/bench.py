@@ -41,7 +41,7 @@ def bench(
     *,
     jobs: Annotated[int, Parameter(help="Number of jobs.")] = 5000,
     flows: Annotated[int, Parameter(help="Number of runs, of two steps each.")] = 1000,
-    concurrency: Annotated[int, Parameter(help="Handlers at a time.")] = 100,
+    concurrency: Annotated[int, Parameter(help="Maximum number of concurrent handlers.")] = 100,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Benchmark this machine with empty handlers, on a temporary SQLite store.

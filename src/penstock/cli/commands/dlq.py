@@ -86,7 +86,7 @@ def redrive(
     limit: Annotated[int | None, Parameter(help="With --all: maximum number to redrive.")] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Redrive dead letters: put one, or those of a queue, back to work.
+    """Redrive a dead letter, or all dead letters of a queue: their jobs are enqueued again.
 
     Parameters
     ----------
@@ -94,9 +94,9 @@ def redrive(
         The id of the dead letter or of its job.
     """
     if (id is None) == (all is None):
-        raise UsageError("which dead letters? Give either an ID or --all QUEUE")
+        raise UsageError("pass either an ID or --all QUEUE")
     if id is not None and (error is not None or limit is not None):
-        raise UsageError("--error and --limit need --all QUEUE")
+        raise UsageError("--error and --limit can only be used with --all QUEUE")
     inputs = None if input is None else [read_input(input)]
     if id is not None:
         return print_redriven(asyncio.run(_redrive_one(common, id, inputs)), common.json)
@@ -141,7 +141,7 @@ def dead_letter_to_dict(id: str, letter: DeadLetter, secrets: SecretFilter) -> d
 def print_redriven(result: RedriveResult, json: bool, verb: str = "Redrove", noun: str = "dead letter") -> int:
     """Print what was sent again and what was refused; return 1 if anything was refused."""
     for id, why in result.refused.items():
-        warn(f"refused: {id}: {why}")
+        warn(f"refused {id}: {why}")
     refused = f", {len(result.refused)} refused" if result.refused else ""
     lines = [f"{id} -> {job}" for id, job in result.sent.items()]
     lines.append(f"{verb} {pluralize(len(result.sent), noun)}{refused}.")
@@ -159,8 +159,8 @@ async def _check_queue(app: App, queue: str) -> None:
     known = {row.name for row in await app.queues.list()} | {handler.dlq for handler in app.registry.handlers()}
     if queue not in known and f"{queue}-dlq" not in known and queue.removesuffix("-dlq") not in known:
         names = sorted(known)
-        hint = did_you_mean(queue, names) or f"known are {', '.join(names) or 'none'}"
-        raise UnknownQueue(f"there is no queue {queue!r}: {hint}")
+        hint = did_you_mean(queue, names) or f"known queues: {', '.join(names) or 'none'}"
+        raise UnknownQueue(f"no queue named {queue!r}; {hint}")
 
 
 async def _list(common: CommonOptions, queue: str, after: str | None, limit: int) -> list[tuple[str, DeadLetter]]:
@@ -176,7 +176,7 @@ async def _show(common: CommonOptions, id: str) -> DeadLetter:
 
 async def _redrive_one(common: CommonOptions, id: str, inputs: list[Any] | None) -> RedriveResult:
     if inputs == [None]:
-        raise UsageError("--input null: only --all QUEUE can redrive with null")
+        raise UsageError("--input null cannot be used with an ID; to redrive with null, use --all QUEUE")
     async with build_admin_app(common) as app:
         return await app.dead_letters.redrive(id, input=inputs[0] if inputs else None)
 

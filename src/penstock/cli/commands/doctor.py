@@ -75,7 +75,9 @@ async def _diagnose(common: CommonOptions) -> list[Check]:
 
 
 def _check_permissions(path: str) -> Check:
-    detail = f"{path} is read-only here, so nothing can be started or worked on; allow writing to it and its folder"
+    detail = (
+        f"{path} is read-only here, so nothing can be started or worked on; allow writing to the file and its folder"
+    )
     return Check("permissions", False, detail)
 
 

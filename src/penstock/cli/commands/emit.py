@@ -24,7 +24,7 @@ def emit(
         str | None,
         Parameter(help="Emit to this run; the event can start its steps. Matching waits of other runs resolve too."),
     ] = None,
-    key: Annotated[str | None, Parameter(help="Idempotency key: the same key emits once.")] = None,
+    key: Annotated[str | None, Parameter(help="Idempotency key. The same key emits only one event.")] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Emit an event, globally or to one run.

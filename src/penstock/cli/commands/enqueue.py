@@ -27,7 +27,7 @@ def enqueue(
     input: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Input: JSON, @FILE or -.")] = None,
     name: Annotated[str | None, Parameter(help="Name of the job, if several handlers share the queue.")] = None,
     key: Annotated[
-        str | None, Parameter(help="Idempotency key; becomes the job's id. The same key adds one job only.")
+        str | None, Parameter(help="Idempotency key; becomes the job's id. The same key adds only one job.")
     ] = None,
     delay: Annotated[str | None, Parameter(allow_leading_hyphen=True, help=DELAY_HELP)] = None,
     priority: Annotated[int | None, Parameter(help=PRIORITY_HELP)] = None,
@@ -73,7 +73,7 @@ async def _find_queue(app: App, target: str, name: str | None) -> tuple[str, str
     if target in [row.name for row in await app.store.queues()] and target not in app.registry.queues():
         return target, name  # a queue of another program
     known = sorted({queue for queue, _ in jobs} | {job.handler.name for job in jobs.values()})
-    hint = did_you_mean(target, known) or f"known are {', '.join(known) or 'none'}"
+    hint = did_you_mean(target, known) or f"known job queues: {', '.join(known) or 'none'}"
     if target in app.registry.queues():
         hint = f"it is a queue of steps; `penstock start FLOW` adds to it; {hint}"
-    raise UnknownQueue(f"there is no job or job queue {target!r}: {hint}")
+    raise UnknownQueue(f"no job or job queue named {target!r}; {hint}")

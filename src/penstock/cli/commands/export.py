@@ -40,11 +40,11 @@ def export(
         The file to write; default standard output.
     """
     if all and file is not None:
-        raise UsageError("--all takes only a FILE: penstock export --all runs.jsonl")
+        raise UsageError("--all takes only a FILE, for example: penstock export --all runs.jsonl")
     if all:
         run, file = None, run
     elif run is None:
-        raise UsageError("which runs? Give the id of a RUN, or --all")
+        raise UsageError("pass either the id of a RUN or --all")
     if file is not None and Path(file).exists() and not confirm(f"Overwrite {file}?", yes):
         return EXIT_FAILED
     count = asyncio.run(_export(common, run, file))

@@ -38,7 +38,7 @@ def pgboss(
     """
     if not source.startswith(tuple(f"{scheme}://" for scheme in POSTGRES_SCHEMES)):
         raise UsageError(
-            f"--from {mask(source)}: expected the URL of a Postgres database, postgresql://user@host/database"
+            f"--from must be the URL of a Postgres database such as postgresql://user@host/database, got {mask(source)}"
         )
     refuse_memory_store(common)
     if common.dir is not None:
@@ -58,7 +58,9 @@ async def _import(
     try:
         from ...app.pgboss_import import PgBossImport
     except ModuleNotFoundError as problem:
-        raise ConfigError(f"pg-boss needs the package {problem.name}: pip install 'penstock[postgres]'") from None
+        raise ConfigError(
+            f"importing from pg-boss requires the package {problem.name}; run `pip install 'penstock[postgres]'`"
+        ) from None
     # A dry run creates nothing.
     async with App(":memory:" if dry_run else common.url, handlers=()) as app:
         importing = PgBossImport(app, source, schema=schema, queues=queues, rename=rename)
@@ -74,7 +76,7 @@ def _read_renames(rename: list[str] | None) -> dict[str, str]:
     for pair in rename or ():
         old, equals, new = pair.partition("=")
         if not old or not equals or not new:
-            raise UsageError(f"--rename {pair}: expected old=new, such as --rename e/mail=mail")
+            raise UsageError(f"--rename must be old=new, such as --rename e/mail=mail, got {pair}")
         found[old] = new
     return found
 

@@ -27,7 +27,7 @@ def init(dir: str = ".", /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     files = _files(resources.files(__package__).joinpath(TEMPLATE))
     existing = [name for name in files if (root / name).exists()]
     if existing:
-        raise UsageError(f"{root / existing[0]} already exists and is not overwritten: choose another folder")
+        raise UsageError(f"{root / existing[0]} already exists and is not overwritten; choose another folder")
     _write(root, files)
     if common.json:
         print_json({"dir": str(root), "files": list(files)})

@@ -31,7 +31,7 @@ def list_jobs(
     /,
     *,
     state: Annotated[JobState | None, Parameter(help="Only jobs in this state; default unfinished jobs.")] = None,
-    after: Annotated[str | None, Parameter(help="Only jobs after the job with this id; needs --state.")] = None,
+    after: Annotated[str | None, Parameter(help="Only jobs after the job with this id; requires --state.")] = None,
     limit: Annotated[int, Parameter(help="Maximum number of jobs per state.")] = 50,
     reveal: Reveal = False,
     common: CommonOptions = COMMON_DEFAULTS,
@@ -132,9 +132,9 @@ async def _act(common: CommonOptions, id: str, refusal: str, act: Callable[[App]
     async with build_store_app(common) as app:
         row = await app.jobs.get(id)
         if row.run is not None and row.state in (JobState.FAILED, JobState.CANCELLED):
-            refusal = f"it is a step of run {row.run}; use `penstock runs retry {row.run}`"
+            refusal = f"it is a step of run {row.run}; run `penstock runs retry {row.run}`"
         if not await act(app):
-            raise RunError(f"job {id!r} is {row.state.value}: {refusal}")
+            raise RunError(f"job {id!r} is {row.state.value}; {refusal}")
 
 
 def job_to_dict(row: JobView, secrets: SecretFilter) -> dict[str, Any]:

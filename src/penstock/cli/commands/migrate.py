@@ -16,7 +16,7 @@ from ..tables import pluralize
 
 
 def migrate(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
-    """Create or update the tables of a Postgres store; needs a role that is allowed to.
+    """Create or update the tables of a Postgres store. Requires a role with permission to do so.
 
     A command that starts work does the same unless its URL has `migrate=no`.
     Commands that read or change existing work never do. Other stores have no

@@ -55,7 +55,7 @@ def relay(
 ) -> int:
     """Relay the outbox to the store, in order, until stopped (Ctrl-C or SIGTERM).
 
-    Several relays can run at once; each row takes effect once.
+    Several relays can run at the same time; each row takes effect once.
     """
     interval = read_delay(every, "--every") or every
     app = build_relay_app(common)

@@ -12,7 +12,7 @@ from ..session import build_worker_app
 
 
 def registry(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
-    """Print everything found in the worker files, and their problems, as JSON.
+    """Print everything found in the worker files, including problems, as JSON.
 
     With --json, on one line.
     """

@@ -220,7 +220,7 @@ async def _list(common: CommonOptions, filters: dict[str, Any]) -> list[RunSumma
         if flow is not None and not rows and not await app.runs.list(flow=flow, limit=1):
             known = sorted({row.flow for row in await app.runs.list(limit=1000)})
             if hint := did_you_mean(flow, known):
-                raise UnknownFlow(f"there are no runs of flow {flow!r}: {hint}")
+                raise UnknownFlow(f"no runs of flow {flow!r}; {hint}")
         return rows
 
 

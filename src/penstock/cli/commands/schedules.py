@@ -32,16 +32,18 @@ class TimeOptions:
 
     every: Annotated[str | None, Parameter(help="Interval: 30s, 5m, 1d.")] = None
     cron: Annotated[str | None, Parameter(help="Cron expression, such as '0 9 * * 1-5'.")] = None
-    at: Annotated[str | None, Parameter(help="One time, such as 2030-01-31T09:00:00+01:00.")] = None
+    at: Annotated[str | None, Parameter(help="Fire once at this time, such as 2030-01-31T09:00:00+01:00.")] = None
     tz: Annotated[str, Parameter(help="Time zone of --cron.")] = "UTC"
     start: Annotated[str | None, Parameter(help="Do not fire before this time.")] = None
     end: Annotated[str | None, Parameter(help="Do not fire after this time.")] = None
     limit: Annotated[int | None, Parameter(help="Maximum number of times to fire.")] = None
     overlap: Annotated[
         Overlap,
-        Parameter(help="While the last run is open: start another, skip this time, queue it, or replace the run."),
+        Parameter(help="If the last run is still open: start another, skip this time, queue it, or replace the run."),
     ] = "allow"
-    catch_up: Annotated[CatchUp, Parameter(help="Times missed while no worker ran: fire one, all or none.")] = "one"
+    catch_up: Annotated[
+        CatchUp, Parameter(help="For times missed while no worker was running: fire one, all or none.")
+    ] = "one"
 
 
 _NO_TIMES = TimeOptions()
@@ -81,7 +83,7 @@ def add(
     row, is_past = asyncio.run(_add(common, id, times, target))
     schedule = schedule_to_dict(row)
     if times.at is not None and is_past:
-        warn(f"--at {times.at} is in the past: it fires as soon as a worker runs.")
+        warn(f"--at {times.at} is in the past; the schedule fires as soon as a worker runs.")
     print_result(f"Schedule {id} fires {schedule['when']}, next at {schedule['next']}.", schedule, json=common.json)
     return 0
 
@@ -207,4 +209,4 @@ async def _run_now(common: CommonOptions, id: str) -> str:
 async def _remove(common: CommonOptions, id: str) -> None:
     async with build_store_app(common) as app:
         if not await app.schedules.remove(id):
-            raise UnknownSchedule(f"there is no schedule {id!r}: `penstock schedules` lists them")
+            raise UnknownSchedule(f"no schedule with id {id!r}; run `penstock schedules` to see the ids")

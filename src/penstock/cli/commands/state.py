@@ -111,7 +111,7 @@ def delete(key: str, /, *, run: Run = None, yes: Yes = False, common: CommonOpti
 async def _keys(common: CommonOptions, run: str | None) -> AsyncIterator[AppState]:
     async with build_store_app(common) as app:
         if run is not None and await app.store.run(check_id(run, "run id")) is None:
-            raise UnknownRun(f"there is no run {run!r} in {mask(app.settings.url)}: check the id and the URL")
+            raise UnknownRun(f"no run with id {run!r} in {mask(app.settings.url)}; check the id and the URL")
         try:
             yield app.state if run is None else app.state.of_run(run)
         except ValueError as problem:  # an invalid key
@@ -122,7 +122,7 @@ async def _get(common: CommonOptions, run: str | None, key: str) -> Any:
     async with _keys(common, run) as keys:
         value = await keys.get(key, _MISSING)
     if value is _MISSING:
-        raise NotFound(f"there is no key {key!r}: `penstock state list` lists the keys")
+        raise NotFound(f"no such key: {key!r}; run `penstock state list` to see the keys")
     return value
 
 
@@ -139,5 +139,5 @@ async def _list(common: CommonOptions, run: str | None, prefix: str, limit: int)
 async def _delete(common: CommonOptions, run: str | None, key: str) -> None:
     async with _keys(common, run) as keys:
         if await keys.get(key, _MISSING) is _MISSING:
-            raise NotFound(f"there is no key {key!r}: `penstock state list` lists the keys")
+            raise NotFound(f"no such key: {key!r}; run `penstock state list` to see the keys")
         await keys.delete(key)

@@ -24,12 +24,14 @@ from ..tables import pluralize
 PARENT_CHECK_INTERVAL_S = 1.0
 
 
-CONCURRENCY_HELP = "Handlers at a time; default PENSTOCK_CONCURRENCY, then 10."
+CONCURRENCY_HELP = "Maximum number of concurrent handlers; default PENSTOCK_CONCURRENCY, then 10."
 
 
 def worker(
     *,
-    queues: Annotated[list[str] | None, Parameter(negative="", help="Only these queues: a,b or repeated.")] = None,
+    queues: Annotated[
+        list[str] | None, Parameter(negative="", help="Only these queues, comma-separated; may be repeated.")
+    ] = None,
     concurrency: Annotated[int | None, Parameter(help=CONCURRENCY_HELP)] = None,
     processes: Annotated[int, Parameter(help="Number of worker processes; one that dies is restarted.")] = 1,
     child_of: Annotated[int | None, Parameter(show=False)] = None,
@@ -86,7 +88,7 @@ async def _work_in_processes(count: int, queues: str | None, concurrency: int | 
 def check_handlers(app: App) -> None:
     """Raise if there is nothing to work on."""
     if not app.registry.handlers():
-        raise ConfigError(f"nothing to work on: there is no flow, step or job in {app.settings.dir!r}")
+        raise ConfigError(f"nothing to work on; found no flow, step or job in {app.settings.dir!r}")
 
 
 async def _watch_parent(app: App, parent: int | None) -> None:

@@ -48,7 +48,9 @@ class PgBoss:
         self._consume = dict(consume or {})
         self._produce = dict(produce or {})
         if concurrency < 1:
-            raise BadArgument(f"concurrency={concurrency!r}: pass the number of concurrent jobs of a queue, 1 or more")
+            raise BadArgument(
+                f"concurrency must be the number of concurrent jobs of a queue, 1 or more, got {concurrency!r}"
+            )
         self._concurrency = concurrency
         self._poll = to_ms(poll) / 1000
         self._connections: Connections | None = None
@@ -114,10 +116,10 @@ class PgBoss:
         defaults.
         """
         if at is not None and delay is not None:
-            raise BadArgument(f"delay={delay!r} and at={at!r}: pass one of them")
+            raise BadArgument(f"pass either delay= or at=, not both; got delay={delay!r} and at={at!r}")
         connections = self._connections
         if connections is None:
-            raise ConfigError("this PgBoss is not open: pass it to an App as bridges=[…] and open the App")
+            raise ConfigError("this PgBoss is not open; pass it to an App as bridges=[…] and open the App")
 
         async def add(on: Connection) -> str | None:
             due = datetime_to_ms(at) if at is not None else None
@@ -137,12 +139,13 @@ class PgBoss:
         for queue in sorted(names):
             if queue not in found:
                 raise UnknownQueue(
-                    f"pg-boss has no queue {queue!r} in schema {self._sql.schema!r}: create it there, with "
-                    f"boss.createQueue({queue!r}), or check the name"
+                    f"pg-boss has no queue {queue!r} in schema {self._sql.schema!r}; check the name, or create "
+                    f"the queue with boss.createQueue({queue!r})"
                 )
             if queue in self._consume and found[queue] == STRICT_FIFO_POLICY:
                 raise PgBossSchema(
-                    f"queue {queue!r} has the policy {STRICT_FIFO_POLICY}, which only pg-boss keeps: consume it in Node"
+                    f"queue {queue!r} has the policy {STRICT_FIFO_POLICY}, which only pg-boss supports; consume "
+                    "it in Node"
                 )
 
     def _address(self, host: BridgeHost) -> Address:
@@ -150,7 +153,7 @@ class PgBoss:
             return read_address(self._url)
         if not isinstance(host.store, PostgresStore):
             raise ConfigError(
-                "PgBoss() without a URL needs an App on Postgres, in the same database: pass the URL of pg-boss"
+                "PgBoss() without a URL requires an App on Postgres, in the same database; pass the URL of pg-boss"
             )
         return host.store.address
 

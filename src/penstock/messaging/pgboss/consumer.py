@@ -113,7 +113,9 @@ class Consumer:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise AttemptTimeout(f"it took longer than its queue's expireInSeconds, {job.expire_seconds:g} s") from None
+            raise AttemptTimeout(
+                f"the job took longer than the expireInSeconds of its queue, {job.expire_seconds:g} s"
+            ) from None
 
     async def _deliver(self, job: ActiveJob, host: BridgeHost) -> Any:
         data = parse_json(job.data, f"the data of pg-boss job {job.id}") if job.data is not None else None

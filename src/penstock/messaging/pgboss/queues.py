@@ -114,8 +114,8 @@ class Queues:
         )  # fmt: skip
         if not is_known:
             raise UnknownQueue(
-                f"pg-boss has no queue {queue!r} in schema {self._sql.schema!r}: create it there, with "
-                f"boss.createQueue({queue!r}), or check the name"
+                f"pg-boss has no queue {queue!r} in schema {self._sql.schema!r}; check the name, or create the "
+                f"queue with boss.createQueue({queue!r})"
             )
         return str(sent) if sent is not None else None
 

@@ -41,13 +41,13 @@ class Statements:
 
     def __init__(self, schema: str) -> None:
         if not _NAME.fullmatch(schema):
-            raise PgBossSchema(f"{schema!r} is not the name of a pg-boss schema: use letters, digits and '_'")
+            raise PgBossSchema(f"invalid pg-boss schema name {schema!r}; use letters, digits and '_'")
         self.schema = schema
         adapted = {name: re.sub(r"\bpgboss\.", f'"{schema}".', text) for name, text in vars(_STATEMENTS).items()}
         self.__dict__.update(adapted)
 
     def __getattr__(self, name: str) -> str:
-        raise AttributeError(f"there is no statement named {name!r}")
+        raise AttributeError(f"no statement named {name!r}")
 
 
 async def check_schema(connection: Connection, sql: Statements, where: str) -> int:
@@ -58,13 +58,13 @@ async def check_schema(connection: Connection, sql: Statements, where: str) -> i
         version = None
     if version is None:
         raise PgBossSchema(
-            f"{where} has no pg-boss in schema {sql.schema!r}: pass its name as schema=, or start pg-boss once to "
-            "create its tables"
+            f"{where} has no pg-boss in schema {sql.schema!r}; pass its name as schema=, or start pg-boss once "
+            "to create its tables"
         )
     if version < OLDEST_VERSION:
         raise PgBossSchema(
             f"the pg-boss in schema {sql.schema!r} of {where} has version {version}; {OLDEST_VERSION} to "
-            f"{NEWEST_VERSION} are supported: upgrade the npm package pg-boss to the newest 12 and start it once"
+            f"{NEWEST_VERSION} are supported. Upgrade the npm package pg-boss to the newest 12 and start it once"
         )
     await _check_columns(connection, sql, version, where)
     return int(version)
@@ -76,12 +76,16 @@ async def _check_columns(connection: Connection, sql: Statements, version: int, 
     missing = sorted(name for name in _column_names() if name not in found)
     if missing:
         raise PgBossSchema(
-            f"the pg-boss in schema {sql.schema!r} of {where} has version {version} and lacks {', '.join(missing)}; "
-            f"{OLDEST_VERSION} to {NEWEST_VERSION} are supported: upgrade Penstock, or use a supported pg-boss"
+            f"the pg-boss in schema {sql.schema!r} of {where} has version {version} and lacks "
+            f"{', '.join(missing)}; {OLDEST_VERSION} to {NEWEST_VERSION} are supported. Upgrade Penstock, or use "
+            "a supported pg-boss"
         )
     if version > NEWEST_VERSION:
         log.warning(
-            "pg-boss schema %r has version %s, newer than those tested (%s)", sql.schema, version, NEWEST_VERSION
+            "pg-boss schema %r has version %s, which is newer than the tested versions (%s)",
+            sql.schema,
+            version,
+            NEWEST_VERSION,
         )
 
 

@@ -53,7 +53,7 @@ def read_address(url: str) -> Address:
     try:
         parts = urlsplit(url)
     except ValueError as problem:  # do not show the URL: it may contain a password
-        raise SettingError(f"not a Postgres URL ({problem}): write postgresql://user@host:5432/database") from None
+        raise SettingError(f"invalid Postgres URL ({problem}); use postgresql://user@host:5432/database") from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     _check_ports(parts.netloc, options.get("port", ""), is_broken="@" in parts.path + parts.query)
     rest = {key: value for key, value in options.items() if key not in OWN_OPTIONS}
@@ -63,7 +63,7 @@ def read_address(url: str) -> Address:
     except ValueError:
         pool = 0
     if pool < 1:
-        raise SettingError(f"pool={options['pool']} is not a number of connections: use 1 or more")
+        raise SettingError(f"pool must be a number of connections, 1 or more, got {options['pool']}")
     return Address(
         dsn,
         options.get("schema", "penstock"),
@@ -82,15 +82,15 @@ def _check_ports(netloc: str, option: str, *, is_broken: bool) -> None:
         if port and not (port.isdecimal() and 0 < int(port) < 65536):
             shown = "the text after the host" if is_broken else port
             raise SettingError(
-                f"{shown} is not a port: use 1 to 65535, as in postgresql://user@host:5432/database; write a / or ? "
-                "in a password as %2F or %3F"
+                f"{shown} is not a port; use 1 to 65535, as in postgresql://user@host:5432/database. Use %2F or "
+                "%3F for a / or ? in a password"
             )
 
 
 def _choice(options: dict[str, str], name: str, values: dict[str, bool], default: Literal["session", "yes"]) -> bool:
     value = options.get(name, default)
     if value not in values:
-        raise SettingError(f"{name}={value} is not known: use {' or '.join(values)}")
+        raise SettingError(f"{name} must be {' or '.join(values)}, got {value}")
     return values[value]
 
 
@@ -98,8 +98,8 @@ def unknown_option(name: str) -> SettingError:
     """Return the error for an option that neither we nor the driver nor the server knows."""
     own, driver = ", ".join(OWN_OPTIONS), ", ".join(DRIVER_OPTIONS)
     hint = did_you_mean(name, (*OWN_OPTIONS, *DRIVER_OPTIONS))
-    start = f"{hint} There" if hint else "there"
+    start = f"{hint} The" if hint else "the"
     return SettingError(
-        f"a Postgres URL has no option {name!r}: {start} are {own}; the driver's {driver}; and the settings of the "
-        "server, such as statement_timeout"
+        f"unknown option {name!r} in a Postgres URL; {start} options are {own}; the driver's {driver}; and the "
+        "settings of the server, such as statement_timeout"
     )

@@ -86,7 +86,7 @@ def _setting_error(problem: Exception, address: Address) -> SettingError | None:
     if named and problem.sqlstate in _UNKNOWN_SETTING:
         return unknown_option(named[0])
     if named and problem.sqlstate in _INVALID_SETTING:
-        return SettingError(f"{address.shown} refuses {named[0]}={address.session[named[0]]}: {problem}; fix the URL")
+        return SettingError(f"{address.shown} rejected {named[0]}={address.session[named[0]]}: {problem}; fix the URL")
     return None
 
 
@@ -98,10 +98,10 @@ def _transaction_if_pooled(connection: Connection, address: Address) -> Abstract
 
 def _unsupported(connection: Connection) -> str | None:
     if connection.get_server_version().major < MIN_SERVER_VERSION:
-        return f"is older than Postgres {MIN_SERVER_VERSION}: upgrade the server"
+        return f"is older than Postgres {MIN_SERVER_VERSION}; upgrade the server"
     encoding = connection.get_settings().server_encoding
     if encoding != "UTF8":
-        return f"has the encoding {encoding}, which cannot store every text: use a database with ENCODING 'UTF8'"
+        return f"has the encoding {encoding}, which cannot store every text; use a database with ENCODING 'UTF8'"
     return None
 
 
@@ -172,7 +172,7 @@ class Connections:
         if most < 1 or self._drop_next:
             return
         log.warning(
-            "%s has too few connections for pool=%d: using %d from now on", self.address.shown, self.address.pool, most
+            "%s has too few connections for pool=%d; using %d from now on", self.address.shown, self.address.pool, most
         )
         self._slots = asyncio.Semaphore(most)
         self._drop_next = not self._idle
@@ -223,16 +223,19 @@ def translate(problem: BaseException, address: Address) -> StoreError:
     if isinstance(problem, asyncpg.PostgresError):
         state = problem.sqlstate or ""
         if state.startswith("53100"):
-            return StoreFull(f"no disk space left on {where}: free some, work then continues by itself")
+            return StoreFull(f"no disk space left on {where}; free some space. Work then continues automatically")
         if state.startswith("53300"):
             return StoreUnavailable(
                 f"{where} has no connection left ({problem}). A process with this URL uses up to "
-                f"{address.max_connections}: raise max_connections or the CONNECTION LIMIT of the role or database, "
-                "set a smaller pool= in the URL, or add a pooler (pooling=transaction). Running work continues as soon "
-                "as a connection is free"
+                f"{address.max_connections}. Raise max_connections or the CONNECTION LIMIT of the role or "
+                "database, set a smaller pool= in the URL, or add a pooler (pooling=transaction). Running work "
+                "continues as soon as a connection is free"
             )
         if state == "3D000":
-            return StoreError(f"{where} refuses: {problem}. Create it (`createdb NAME`), or name another in the URL")
+            return StoreError(
+                f"{where} rejected the connection: {problem}. Create the database (`createdb NAME`), or use another "
+                "one in the URL"
+            )
         if state in _DENIED:
             return StoreError(
                 f"{where} refuses: {problem}. Check user and password; the role needs CONNECT on the database, USAGE "
@@ -240,9 +243,11 @@ def translate(problem: BaseException, address: Address) -> StoreError:
                 "create them it needs CREATE on the database, or another role runs `penstock migrate`"
             )
         if state.startswith(_BROKEN) or state in _CONFLICTS:
-            return StoreUnavailable(f"{where} is not available now ({problem}): try again in a moment")
+            return StoreUnavailable(f"{where} is currently unavailable ({problem}); try again in a moment")
         return StoreError(f"{where}: {type(problem).__name__}: {problem}")
     if isinstance(problem, _LOST):
         about = str(problem) or type(problem).__name__
-        return StoreUnavailable(f"cannot reach {where} ({about}): is the server running, and is the URL right?")
+        return StoreUnavailable(
+            f"cannot reach {where} ({about}); check that the server is running and that the URL is right"
+        )
     return StoreError(f"{where}: {type(problem).__name__}: {problem}")

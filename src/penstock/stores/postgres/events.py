@@ -51,7 +51,7 @@ def parse_cursor(cursor: str | None) -> tuple[int, int]:
     try:
         return int(stamp), int(n)
     except ValueError:
-        raise BadArgument(f"{cursor!r} is not a cursor of this feed: pass the cursor of an item it returned") from None
+        raise BadArgument(f"invalid cursor {cursor!r}; pass the cursor of an item that this feed returned") from None
 
 
 async def stream_names(

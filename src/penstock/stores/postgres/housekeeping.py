@@ -126,13 +126,13 @@ async def describe(connection: Connection, sql: Statements, address: Address, ow
 
 def _durability_warnings(synchronous: str, fsync: str) -> Iterator[str]:
     if fsync == "off":
-        yield "fsync is off: a crash of the machine may lose the whole database; set it to on"
+        yield "fsync is off, so a crash of the machine may lose the whole database; set it to on"
     if synchronous == "off":
-        yield "synchronous_commit is off: a crash of Postgres loses the last acknowledged commits; set it to on"
+        yield "synchronous_commit is off, so a crash of Postgres loses the last acknowledged commits; set it to on"
 
 
 def _connection_warning(limit: str, most: int, others: int, needed: int) -> str:
     return (
-        f"{limit} is {most}, others use {others}, and a process uses up to {needed}: raise it, or set a smaller pool= "
-        "in the URL"
+        f"{limit} is {most}, other programs use {others}, and a process uses up to {needed}; raise the limit, or "
+        "set a smaller pool= in the URL"
     )

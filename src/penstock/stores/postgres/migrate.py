@@ -32,7 +32,7 @@ async def _not_set_up(connection: Connection, sql: Statements, address: Address)
     else:
         hint = f"Penstock's tables are in {', '.join(others)}; or" if others else ""
     return StoreError(
-        f"{address.shown} is not set up for this version of Penstock: {f'{hint} run `penstock migrate`'.strip()}"
+        f"{address.shown} is not set up for this version of Penstock; {f'{hint} run `penstock migrate`'.strip()}"
     )
 
 
@@ -41,8 +41,8 @@ async def migrate(connection: Connection, sql: Statements, address: Address) -> 
     applied, known = await _applied(connection, sql), migrations()
     if applied and applied[-1] > known[-1][0]:
         raise StoreError(
-            f"{address.shown} was set up by a newer Penstock (migration {applied[-1]}, this one knows {known[-1][0]}): "
-            "upgrade"
+            f"{address.shown} was set up by a newer version of Penstock (migration {applied[-1]}, this version "
+            f"supports up to {known[-1][0]}); upgrade Penstock"
         )
     if len(applied) == len(known):
         return []

@@ -20,7 +20,7 @@ class Statements:
     def __init__(self, schema: str) -> None:
         if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
             raise SettingError(
-                f"{schema!r} cannot be used as schema: use lower-case letters, digits and '_', at most 51 characters"
+                f"invalid schema name {schema!r}; use lower-case letters, digits and '_', at most 51 characters"
             )
         self.schema = schema
         self.__dict__.update({name: self.in_schema(text) for name, text in vars(_ADMIN).items()})

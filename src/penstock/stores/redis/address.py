@@ -45,7 +45,7 @@ class Address(msgspec.Struct, frozen=True):
             return ssl.create_default_context(cafile=self.ca)
         except (OSError, ssl.SSLError) as problem:
             raise SettingError(
-                f"ca={self.ca} is not a file of certificates ({problem}): name a PEM file of the authority"
+                f"ca={self.ca} is not a file of certificates ({problem}); use the PEM file of the certificate authority"
             ) from None
 
 
@@ -53,20 +53,20 @@ def parse(url: str) -> Address:
     """Parse a URL; OPTIONS lists what may follow a `?`."""
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES or not rest:
-        raise SettingError(f"not a Redis URL: write {FORMS}")
+        raise SettingError(f"invalid Redis URL; use {FORMS}")
     server = re.split("[/?]", rest, maxsplit=1)[0]  # urlsplit does not allow several hosts
     login, _, host_list = server.rpartition("@")
     parts = urlsplit(f"redis://host{rest[len(server) :]}")
     path = [unquote(part) for part in parts.path.split("/") if part]
     sentinel = scheme.endswith("+sentinel")
     if sentinel and not path:
-        raise SettingError(f"the URL names sentinels and no master: write {FORMS}")
+        raise SettingError(f"the URL has sentinels but no name of a master; use {FORMS}")
     master = path.pop(0) if sentinel else None
     default_port = 26379 if sentinel else 6379
     hosts = tuple(_host(text, default_port, rest) for text in (host_list or "localhost").split(","))
     query = {key: values[-1] for key, values in parse_qs(parts.query, keep_blank_values=True).items()}
     if unknown := sorted(set(query) - set(OPTIONS)):
-        raise SettingError(f"a Redis URL has no option {unknown[0]!r}; the options are {', '.join(OPTIONS)}")
+        raise SettingError(f"unknown option {unknown[0]!r} in a Redis URL; the options are {', '.join(OPTIONS)}")
     query = {key: value for key, value in query.items() if value}
     user, _, password = login.partition(":")
     return Address(
@@ -93,12 +93,12 @@ def _host(text: str, default_port: int, rest: str) -> tuple[str, int]:
         # A slash in a password splits the URL, and the password is read as the port: do not show it.
         shown = "the text after the host" if "@" in rest.partition(text)[2] else port
         raise SettingError(
-            f"{shown} is not a port between 1 and 65535; write / and ? in a password as %2F and %3F; write {FORMS}"
+            f"{shown} is not a port between 1 and 65535; use {FORMS}. Use %2F or %3F for a / or ? in a password"
         )
     return host or "localhost", int(port)
 
 
 def _number(text: str, what: str) -> int:
     if not text.isdecimal():
-        raise SettingError(f"{text!r} is not a {what}: write {FORMS}")
+        raise SettingError(f"invalid {what} {text!r}; use {FORMS}")
     return int(text)

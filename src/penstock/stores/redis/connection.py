@@ -202,10 +202,12 @@ async def connect(topology: Topology, name: str) -> Connection:
     except ssl.SSLCertVerificationError as problem:
         why = problem.verify_message
         raise StoreError(
-            f"the certificate of {topology} is not trusted ({why}): name its authority with ?ca=file"
+            f"the certificate of {topology} is not trusted ({why}); pass its authority with ?ca=file"
         ) from None
     except (OSError, TimeoutError) as problem:
-        raise StoreUnavailable(f"cannot reach {topology} ({problem or 'no answer'}): is it running?") from None
+        raise StoreUnavailable(
+            f"cannot reach {topology} ({problem or 'no answer'}); check that the server is running"
+        ) from None
 
 
 async def _connect_to_first(topology: Topology, name: str) -> Connection:

@@ -19,11 +19,14 @@ async def check_server(client: Client, namespace: str, prefix: str) -> None:
     facts = await _info(client)
     version = facts.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2]) < MIN_VERSION:
-        raise StoreError(f"{client.topology} is Redis {version}: {'.'.join(map(str, MIN_VERSION))} or newer is needed")
+        raise StoreError(
+            f"{client.topology} is Redis {version}; {'.'.join(map(str, MIN_VERSION))} or newer is required"
+        )
     if facts.get("cluster_enabled") == "1" and (_tag(namespace) is None or _tag(namespace) != _tag(prefix)):
         raise ConfigError(
-            f"{client.topology} is a cluster, and would spread {namespace!r} and {prefix!r} over its nodes: put the "
-            f"namespace in braces (PENSTOCK_NAMESPACE='{{nq}}'), and start your own prefix with it ({{nq}}:{prefix})"
+            f"{client.topology} is a cluster, which would spread {namespace!r} and {prefix!r} over its nodes. "
+            "Put the namespace in braces (PENSTOCK_NAMESPACE='{nq}'), and start your own prefix with it "
+            f"({{nq}}:{prefix})"
         )
     # A script with access to only some keys would fail in the middle of a unit, so check now.
     await client.call("DEL", f"{namespace}:probe", f"{prefix}:probe")
@@ -61,13 +64,13 @@ def _risks(facts: dict[str, str]) -> Iterator[str]:
     """Yield settings that can lose work."""
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
-        yield f"maxmemory-policy is {policy}, so Redis deletes jobs when memory is short: set it to noeviction"
+        yield f"maxmemory-policy is {policy}, so Redis deletes jobs when memory is short; set it to noeviction"
     if facts.get("aof_enabled") != "1":
-        yield "appendonly is no, so a crash of Redis loses everything since the last snapshot: set it to yes"
+        yield "appendonly is no, so a crash of Redis loses everything since the last snapshot; set it to yes"
     elif facts.get("aof_load_truncated") == "yes":
         yield (
-            "aof-load-truncated is yes: a Redis that finds half a transaction at the end of its log keeps part of it "
-            "and applies it at the next start: set it to no, and run redis-check-aof --fix before a start"
+            "aof-load-truncated is yes, so a Redis that finds half a transaction at the end of its log applies "
+            "part of it at the next start. Set it to no, and run redis-check-aof --fix before a start"
         )
 
 

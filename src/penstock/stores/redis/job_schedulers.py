@@ -40,7 +40,7 @@ def next_job(job: ScheduledJob, now_ms: int) -> tuple[int, bytes] | None:
                 str(repeat.get("pattern")), repeat.get("tz"), max(now_ms, int(opts.get("prevMillis") or 0))
             )
         except (CronSimError, KeyError, StopIteration) as problem:
-            log.warning("job scheduler %r of queue %r stops: %s", job.scheduler, job.queue, problem)
+            log.warning("stopping job scheduler %r of queue %r: %s", job.scheduler, job.queue, problem)
             return None
     opts.update(repeat={**repeat, "count": count}, repeatJobKey=job.scheduler)
     if due:

@@ -62,7 +62,7 @@ def translate_client_error(problem: Exception, where: str) -> StoreError:
         if isinstance(problem, kind):
             return _store_error(f"{word} {problem}", word, where)
     if isinstance(problem, (exceptions.ConnectionError, exceptions.TimeoutError, OSError)):
-        return StoreUnavailable(f"{where} does not answer ({problem})")
+        return StoreUnavailable(f"{where} is not answering ({problem})")
     return translate(problem, where)
 
 
@@ -70,18 +70,19 @@ def _store_error(text: str, word: str, where: str) -> StoreError:
     rest = text.partition(" ")[2]
     if word == "OOM":
         return StoreFull(
-            f"{where} has no memory left (maxmemory): raise the limit or delete old data; work then continues by itself"
+            f"{where} has no memory left (maxmemory); raise the limit or delete old data. Work then continues "
+            "automatically"
         )
     if word == "NQVERSION":
         queue, _, version = rest.partition(" ")
         return StoreError(
-            f"the queue {queue!r} is used by {version.split()[0]}: BullMQ before 6 loses jobs of paused queues; "
+            f"queue {queue!r} is used by {version.split()[0]}, but BullMQ before 6 loses jobs of paused queues; "
             "upgrade that program, or use another queue"
         )
     if word in NOT_ALLOWED or "The user executing the script can't" in text:
-        return StoreError(f"{where} denies access ({text}): check user, password and ACL")
+        return StoreError(f"{where} denied access ({text}); check the user, the password and the ACL")
     if "SELECT is not allowed in cluster mode" in text:
-        return StoreError(f"{where} is a cluster, which has one database: end the URL with /0")
+        return StoreError(f"{where} is a cluster, which has only one database; end the URL with /0")
     if word in UNAVAILABLE:
-        return StoreUnavailable(f"{where} cannot answer now ({text})")
+        return StoreUnavailable(f"{where} is currently unavailable ({text})")
     return StoreError(f"{where}: {text}")

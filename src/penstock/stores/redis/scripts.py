@@ -135,11 +135,12 @@ def _bullmq_file(file: str) -> str:
         text = resources.files("bullmq").joinpath("commands", f"{file}.lua").read_text("utf-8")
     except (ModuleNotFoundError, FileNotFoundError):
         raise ConfigError(
-            f"the Redis store needs {file}.lua of the package bullmq {TESTED_VERSION}: pip install 'penstock[redis]'"
+            f"the Redis store requires {file}.lua of the package bullmq {TESTED_VERSION}; run `pip install "
+            "'penstock[redis]'`"
         ) from None
     if hashlib.sha256(text.encode()).hexdigest()[:16] != FILES[file]:
         raise ConfigError(
-            f"{file}.lua of bullmq {metadata.version('bullmq')} is not the one this version was tested with "
-            f"({TESTED_VERSION}): pip install bullmq=={TESTED_VERSION}"
+            f"{file}.lua of bullmq {metadata.version('bullmq')} differs from the tested version ({TESTED_VERSION}); "
+            f"run `pip install bullmq=={TESTED_VERSION}`"
         )
     return text

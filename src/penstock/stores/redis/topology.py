@@ -77,9 +77,10 @@ class Topology:
 
     def _no_master(self, problem: Exception) -> StoreError:
         if "certificate verify failed" in str(problem):
-            return StoreError(f"the certificate of {self} is not trusted ({problem}): name its authority with ?ca=file")
+            return StoreError(f"the certificate of {self} is not trusted ({problem}); pass its authority with ?ca=file")
         return StoreUnavailable(
-            f"cannot find the master of {self} ({problem}): check that its sentinels run and know that name"
+            f"cannot find the master of {self} ({problem}); check that the sentinels are running and monitor a "
+            "master of that name"
         )
 
     # Clusters

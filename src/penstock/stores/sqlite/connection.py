@@ -42,7 +42,7 @@ def connect(path: str, busy_handler: BusyHandler | None = None) -> apsw.Connecti
     try:
         connection = apsw.Connection(path, statementcachesize=200)
         if connection.readonly("main"):  # SQLite opens a file it may not write, and would fail later
-            raise StoreUnavailable(f"cannot write {path}: {_CHECK_PERMISSIONS}")
+            raise StoreUnavailable(f"cannot write {path}; {_CHECK_PERMISSIONS}")
         connection.set_busy_handler(busy_handler or BusyHandler())
         # Without this, SQLite prepares statements that use a partial index again for each execution.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -67,7 +67,7 @@ def _create_file(path: Path) -> None:
             # Inputs can be private: only the owner may read the file, from the first byte on.
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as problem:
-        raise StoreUnavailable(f"cannot open {path}: {problem.strerror}; use a path you may write to") from None
+        raise StoreUnavailable(f"cannot open {path}: {problem.strerror}; use a path that you can write to") from None
 
 
 def _enable_wal(connection: apsw.Connection) -> None:
@@ -87,17 +87,18 @@ def translate_error(problem: BaseException, path: str) -> StoreError:
     if isinstance(problem, StoreError):
         return problem
     if isinstance(problem, apsw.FullError):
-        return StoreFull(f"no space left to write {path}: free some disk space, the work then continues by itself")
+        return StoreFull(f"no space left to write {path}; free some disk space. Work then continues automatically")
     if isinstance(problem, apsw.NotADBError | apsw.CorruptError):
         return StoreCorrupt(
-            f"{path} is not a readable SQLite file ({problem}): restore it from a backup or use another path"
+            f"{path} is not a readable SQLite file ({problem}); restore it from a backup or use another path"
         )
     if isinstance(problem, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError):
-        return StoreUnavailable(f"cannot write {path} ({problem}): {_CHECK_PERMISSIONS}")
+        return StoreUnavailable(f"cannot write {path} ({problem}); {_CHECK_PERMISSIONS}")
     if isinstance(problem, apsw.BusyError | apsw.LockedError):
         return StoreUnavailable(
-            f"another process kept {path} locked for {BUSY_TIMEOUT_S:.0f} s: is one stopped inside a write?"
+            f"another process has locked {path} for {BUSY_TIMEOUT_S:.0f} s; check whether a process was stopped "
+            "during a write"
         )
     if isinstance(problem, apsw.IOError):
-        return StoreUnavailable(f"cannot read or write {path} ({problem}): check the disk")
+        return StoreUnavailable(f"cannot read or write {path} ({problem}); check the disk")
     return StoreError(f"{path}: {type(problem).__name__}: {problem}")

@@ -38,8 +38,9 @@ class ReadOnlyWriter:
 
     def run_blocking(self, _: Work[Any]) -> NoReturn:
         raise StoreError(
-            f"{self.path} is opened read-only, so nothing can be changed: remove ?mode=ro from the URL. If your URL "
-            "does not have it, you may not write the file or its folder: run as its owner, or change the permissions"
+            f"{self.path} is open read-only, so nothing can be changed; remove ?mode=ro from the URL. If the URL "
+            "does not have it, you have no permission to write the file or its folder: run as their owner, or "
+            "change the permissions"
         )
 
     def close(self) -> None:
@@ -60,7 +61,7 @@ class ImmutableConnection(apsw.Connection):
 def connect_read_only(path: str) -> apsw.Connection:
     """Open a file so that neither it nor its folder is changed."""
     if not Path(path).is_file():
-        raise StoreUnavailable(f"there is no file {path} to read")
+        raise StoreUnavailable(f"file {path} not found")
     try:
         connection = _connect_with_log(path) if _has_file(path, "-wal") else _connect_without_log(path)
         version = check_version(connection, path)
@@ -78,14 +79,15 @@ def is_outdated(connection: apsw.Connection) -> bool:
 def check_unchanged(connection: apsw.Connection, path: str) -> None:
     """Raise if the file was written during the last read, which may then mix two states."""
     if is_outdated(connection):
-        raise StoreUnavailable(f"{path} was written while it was read: read again")
+        raise StoreUnavailable(f"{path} was changed while it was being read; read it again")
 
 
 def _connect_with_log(path: str) -> apsw.Connection:
     if not _has_file(path, "-shm"):
         raise StoreUnavailable(
-            f"cannot open {path} read-only: it was not closed properly, and reading its log {path}-wal needs another "
-            f"file beside it. Copy {path} and {path}-wal to a folder of your own and use that path"
+            f"cannot open {path} read-only, because it was not closed properly and reading its log {path}-wal "
+            f"requires another file next to it. Copy {path} and {path}-wal to a folder of your own and use that "
+            "path"
         )
     connection = apsw.Connection(_uri(path, "mode=ro"), flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
     connection.set_busy_handler(BusyHandler())

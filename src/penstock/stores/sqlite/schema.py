@@ -29,7 +29,7 @@ def check_version(connection: apsw.Connection, path: str) -> int:
     if application != APPLICATION_ID:
         if is_empty:
             return 0
-        raise StoreCorrupt(f"{path} is a SQLite file of another program: use another path")
+        raise StoreCorrupt(f"{path} is a SQLite file of another program; use another path")
     _check_supported(version, path)
     return version
 
@@ -37,8 +37,12 @@ def check_version(connection: apsw.Connection, path: str) -> int:
 def check_current(version: int, path: str) -> None:
     """Raise unless a file that cannot be migrated, because it is opened read-only, has the current schema."""
     if version < SCHEMA_VERSION:
-        found = f"schema version {version}, this Penstock reads {SCHEMA_VERSION}" if version else "no schema yet"
-        raise StoreError(f"{path} has {found}: open it once without ?mode=ro, which migrates it")
+        found = (
+            f"schema version {version}, but this version of Penstock reads {SCHEMA_VERSION}"
+            if version
+            else "no schema yet"
+        )
+        raise StoreError(f"{path} has {found}; open it once without ?mode=ro to migrate it")
 
 
 def create_or_migrate(connection: apsw.Connection, path: str, version: int) -> None:
@@ -66,13 +70,14 @@ def create_or_migrate(connection: apsw.Connection, path: str, version: int) -> N
 def _check_supported(version: int, path: str) -> None:
     if version > SCHEMA_VERSION:
         raise StoreError(
-            f"{path} was written by a newer Penstock (schema version {version}, this one supports up to "
-            f"{SCHEMA_VERSION}): upgrade Penstock"
+            f"{path} was written by a newer version of Penstock (schema version {version}, this version supports "
+            f"up to {SCHEMA_VERSION}); upgrade Penstock"
         )
     if version < FIRST_VERSION:
         raise StoreError(
-            f"{path} was written by an older Penstock (schema version {version}, this one supports {FIRST_VERSION} to "
-            f"{SCHEMA_VERSION}) and cannot be migrated: finish its runs with that Penstock, then use a new file"
+            f"{path} was written by an older version of Penstock (schema version {version}, this version "
+            f"supports {FIRST_VERSION} to {SCHEMA_VERSION}) and cannot be migrated. Finish its runs with that "
+            "version, then use a new file"
         )
 
 

@@ -69,10 +69,10 @@ def wrap_connection(connection: Any) -> UserConnection:
             wrapped = adapter(connection)
             if wrapped.dialect not in (POSTGRES, SQLITE):
                 raise UnknownConnection(
-                    f"tx is a connection to {wrapped.dialect}, which cannot hold an outbox: use Postgres or SQLite"
+                    f"tx is a connection to {wrapped.dialect}, which cannot hold an outbox; use Postgres or SQLite"
                 )
             return wrapped
-    raise UnknownConnection(f"tx is of type {type(connection).__name__}: pass {ACCEPTED}")
+    raise UnknownConnection(f"tx must be {ACCEPTED}, got a {type(connection).__name__}")
 
 
 def _loaded_classes(module: str, names: tuple[str, ...]) -> Iterator[type]:
@@ -86,8 +86,8 @@ async def check_in_transaction(connection: UserConnection) -> None:
     """Raise NotInTransaction unless the caller has a transaction open, or the driver opens one."""
     if not await connection.is_in_transaction():
         raise NotInTransaction(
-            "the connection passed as tx is not in a transaction and would commit each statement: begin a "
-            "transaction first, or leave out tx"
+            "the connection passed as tx is not in a transaction and would commit each statement; begin a "
+            "transaction first, or omit tx"
         )
 
 
@@ -98,4 +98,6 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     work.close()
-    raise UnknownConnection("an async connection belongs to an event loop: use it with App, not with SyncApp")
+    raise UnknownConnection(
+        "an async connection cannot be used with SyncApp, because it belongs to an event loop; use App"
+    )

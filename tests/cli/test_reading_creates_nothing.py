@@ -89,7 +89,7 @@ def test_an_empty_file_is_no_store(penstock: Callable, project: Path) -> None:
     (project / "empty.db").touch()
     answer = penstock("runs", "--url", "sqlite:///empty.db")
     assert answer.code == 2
-    assert "there is no store at empty.db" in answer.err
+    assert "no store at empty.db" in answer.err
     assert not (project / "empty.db").stat().st_size
 
 

@@ -145,7 +145,11 @@ MISTAKES: list[tuple[Mistake, str, str]] = [
     (finally_returned, "suspend_swallowed", r"do not return from a finally block"),
     (call_in_finally, "suspend_swallowed", r"after time#1 had suspended the handler. Catch Exception"),
     (not_json, "not_json", r"the value of look#1.*rows\[1\]\.when"),
-    (emits_in_another_order, "non_determinism", r"emit 1 was recorded as 'x' but is now 'y'. Keep the order of emits"),
+    (
+        emits_in_another_order,
+        "non_determinism",
+        r"an earlier attempt emitted 'x' as event 1, but this attempt emits 'y'",
+    ),
     (
         another_branch_by_the_time,
         "non_determinism",

@@ -26,13 +26,16 @@ DECORATED = {
     "when without on": ('@step(subscriptions=[Subscription("a")], when={"x": 1})', "when requires on="),
     "map without on": ("@step(map=str)", "map requires on="),
     "subscriptions": ('@step(subscriptions="a")', "subscriptions must be a list such as [Subscription("),
-    "one subscription": ("@step(subscriptions=[5])", "a subscription must be a mapping of kind"),
+    "one subscription": ("@step(subscriptions=[5])", "a subscription must be a mapping with keys such as kind"),
     "on": ("@step(on=5)", "on must be the kind of an event"),
     "one of on": ("@step(on=[5])", "on must contain event kinds"),
     "emits": ("@step(emits=5)", "emits must be the kind of an event"),
     "accepts": ('@flow("f", accepts=5)', "accepts must be the kind of an event"),
     "start_on": ('@flow("f", start_on=5)', "start_on must be the kind of an event"),
-    "one of start_on": ('@flow("f", start_on=[5])', "a subscription must be a mapping of kind, map, when, got 5"),
+    "one of start_on": (
+        '@flow("f", start_on=[5])',
+        "a subscription must be a mapping with keys such as kind, map, when; got 5",
+    ),
     "events": ('@flow("f", events=["x"])', "events must be a mapping of each kind to its schema"),
     "compensation": ('@flow("f", compensation=5)', "compensation.step must be the name of the step that undoes this"),
     "compensation's step": (
@@ -126,14 +129,14 @@ CONFIGS = {
     "triggers": ("{'triggers': 5}", "triggers must be the kind of an event"),
     "emits": ("{'step': 's', 'emits': [5]}", "emits must contain event kinds"),
     "subscriptions": ("{'subscriptions': {'eventKind': 'a'}}", "subscriptions must be a list"),
-    "flow": ("{'flow': 'shop'}", "config.flow must be a mapping of id, role"),
-    "dlq": ("{'dlq': 'q'}", "config.dlq must be a mapping of enabled, queue"),
+    "flow": ("{'flow': 'shop'}", "config.flow must be a mapping with keys such as id, role"),
+    "dlq": ("{'dlq': 'q'}", "config.dlq must be a mapping with keys such as enabled, queue"),
     "timeoutMs": ("{'timeoutMs': [5]}", "config.timeout_ms must be a non-negative number of milliseconds"),
     "await": ("{'await': '1h'}", "await must be a mapping with a type of time, event or trigger"),
     "a flow's id": ("{'flow': {'id': 3, 'triggers': 'a'}}", "invalid flow name 3; use letters, digits"),
     "a main flow's id": ("{'flow': {'id': 3, 'role': 'main'}}", "invalid flow name 3; use letters, digits"),
     "timeoutMs without end": ("{'timeoutMs': 10**400}", "36525d"),
-    "a list": ("['queue']", "config must be a mapping of concurrency"),
+    "a list": ("['queue']", "config must be a mapping with keys such as concurrency"),
 }
 
 

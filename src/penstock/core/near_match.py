@@ -23,7 +23,9 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 def check_keys(options: Mapping[str, Any], known: set[str], what: str, where: str | None = None) -> None:
     """Raise DefinitionError for an unknown key, with the nearest known one."""
     if not isinstance(options, Mapping):
-        raise DefinitionError(f"{what} must be a mapping of {', '.join(sorted(known))}, got {options!r}", where=where)
+        raise DefinitionError(
+            f"{what} must be a mapping with keys such as {', '.join(sorted(known))}; got {options!r}", where=where
+        )
     for key in options:
         if key not in known:
             hint = did_you_mean(key, known) or f"known keys: {', '.join(sorted(known))}"

@@ -57,7 +57,9 @@ def rename_keys(
 
     Raises DefinitionError for an unknown key, with the nearest known one."""
     if not isinstance(options, Mapping):
-        raise DefinitionError(f"{what} must be a mapping of {', '.join(sorted(known))}, got {options!r}", where=where)
+        raise DefinitionError(
+            f"{what} must be a mapping with keys such as {', '.join(sorted(known))}; got {options!r}", where=where
+        )
     renamed: dict[str, Any] = {}
     for key, value in options.items():
         name = _to_snake_case(str(key))
@@ -153,7 +155,7 @@ def _describe(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(map(repr, get_args(hint)))
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return f"a mapping of {', '.join(_fields_of(hint))}"
+        return f"a mapping with keys such as {', '.join(_fields_of(hint))}"
     return _WORDS.get(hint, "another value")
 
 

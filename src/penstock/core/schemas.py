@@ -97,7 +97,7 @@ def _msgspec(type_: Any, what: str) -> Validator:
     try:
         inspect.signature(msgspec.json.Decoder(type_).decode)
     except TypeError as problem:
-        raise DefinitionError(f"{type_!r} cannot be validated: {problem}") from None
+        raise DefinitionError(f"cannot validate input against the type {type_!r}: {problem}") from None
     name = getattr(type_, "__name__", str(type_))
 
     def check(value: Any) -> Any:

@@ -57,15 +57,15 @@ class Await:
             try:
                 check_kind(self.event or "")
             except BadEmit as problem:
-                raise DefinitionError(f"an await of type 'event' requires the kind of an event: {problem}") from None
+                raise DefinitionError(f"an `await` of type 'event' requires the kind of an event: {problem}") from None
         if self.type == "time" and self.delay is None:
             raise DefinitionError(
-                "an await of type 'time' requires a delay, either a duration or a function of the result"
+                "an `await` of type 'time' requires a delay, either a duration or a function of the result"
             )
         if self.type == "time" and (self.timeout is not None or self.on_timeout is not None):
-            raise DefinitionError("an await of type 'time' cannot have a timeout; its delay is the whole wait")
+            raise DefinitionError("an `await` of type 'time' cannot have a timeout; its delay is the whole wait")
         if self.announce is not None and self.type != "trigger":
-            raise DefinitionError(f"announce only applies to an await of type 'trigger', got type {self.type!r}")
+            raise DefinitionError(f"the option announce requires an `await` of type 'trigger', got type {self.type!r}")
         if self.on_timeout is not None and self.timeout is None:
             raise DefinitionError(f"onTimeout={self.on_timeout!r} requires a timeout")
         for name, value in (("timeout", self.timeout), ("delay", None if callable(self.delay) else self.delay)):

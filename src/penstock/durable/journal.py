@@ -185,8 +185,9 @@ class Journal:
         if recorded != kind:
             raise self.make_error(
                 NonDeterminism,
-                f"emit {index + 1} was recorded as {recorded!r} but is now {kind!r}. Keep the order of emits, "
-                "and let it depend only on recorded values (ctx.now, ctx.random, ctx.run)",
+                f"an earlier attempt emitted {recorded!r} as event {index + 1}, but this attempt emits {kind!r}. Every "
+                "attempt must emit the same events in the same order; decide what to emit only from recorded values "
+                "(ctx.now, ctx.random, ctx.run)",
             )
         return True
 

@@ -59,7 +59,7 @@ async def _import(
         from ...app.pgboss_import import PgBossImport
     except ModuleNotFoundError as problem:
         raise ConfigError(
-            f"importing from pg-boss requires the package {problem.name}; run `pip install 'penstock[postgres]'`"
+            f"copying jobs from pg-boss requires the package {problem.name}; run `pip install 'penstock[postgres]'`"
         ) from None
     # A dry run creates nothing.
     async with App(":memory:" if dry_run else common.url, handlers=()) as app:

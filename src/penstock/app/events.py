@@ -61,8 +61,8 @@ class EventAppender:
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None
         body = EventBody(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
-        encoded = bodies.encode(body)
-        unit = Unit(self._runtime.new_unit_id(), events=[NewEvent(name, encoded, kind)], once_key=key)
+        encoded, original = bodies.encode_emitted(body)
+        unit = Unit(self._runtime.new_unit_id(), events=[NewEvent(name, encoded, kind, original)], once_key=key)
         receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or receipt.repeated:
             return None

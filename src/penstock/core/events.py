@@ -154,7 +154,8 @@ class Streams:
 class EventBodies(Streams):
     """The streams of a namespace, and the encoder of event bodies.
 
-    It is the one place where secrets are redacted before an event is written.
+    It is the one place where secrets are redacted before an event is written. Streams hold the redacted body; an event
+    that code may receive also keeps its original.
     """
 
     def __init__(self, namespace: str = "nq", redactor: Redactor | None = None) -> None:
@@ -164,6 +165,12 @@ class EventBodies(Streams):
     def encode(self, body: EventBody) -> bytes:
         """Encode an event's body as JSON, with secrets redacted."""
         return self._redactor.redact_json(encode_body(body))
+
+    def encode_emitted(self, body: EventBody) -> tuple[bytes, bytes | None]:
+        """Encode the body of an event that waits and flows may receive: redacted, and the original if it differs."""
+        original = encode_body(body)
+        redacted = self._redactor.redact_json(original)
+        return redacted, None if redacted is original else original
 
     def redact_text(self, text: str) -> str:
         """Redact secrets in a text."""

@@ -105,11 +105,7 @@ class DeliveryEngine:
 
     async def deliver(self, payload: dict[str, Any], ctx: Context) -> None:
         """Resolve every wait that an event matches, or one of several events that were committed together."""
-        found = [await self._load_event(**one) for one in payload.get("events", [payload])]
-        events = [one for one in found if one is not None]
-        if not events:
-            return  # trimmed meanwhile
-        batch = EventBatch(events)
+        batch = EventBatch([_delivered(**one) for one in payload.get("events", [payload])])
         after: str | None = None
         resolving: list[Unit] = []
         problems: list[BaseException] = []
@@ -130,15 +126,6 @@ class DeliveryEngine:
             raise problems[0]  # the retry delivers only to those that have not received it
         if resolving:
             self._resolutions[ctx.job_id, ctx.attempt] = resolving
-
-    async def _load_event(
-        self, stream: str, id: str, cursor: str, body: dict[str, Any] | None = None
-    ) -> DeliveredEvent | None:
-        """Return the event of a delivery, or None if it was trimmed. Some stores put it in the job."""
-        if body is not None:
-            return DeliveredEvent(stream, cursor, build_event(stream, id, body))
-        found = await self._store.read(stream, after=_event_before(id), limit=1)
-        return DeliveredEvent(stream, cursor, found[0]) if found and found[0].id == id else None
 
     def _match_waits(self, rows: list[WaitRow], batch: EventBatch) -> tuple[list[Unit], list[list[Delivery]]]:
         """Return the units that can be merged into one commit, and by event the deliveries that need their own."""
@@ -266,6 +253,5 @@ def _once_key(row: WaitRow, stream: str, id: str) -> str:
     return f"{row.scope}/{event_ref(stream, id)}"
 
 
-def _event_before(id: str) -> str | None:
-    ms, _, seq = id.partition("-")
-    return f"{ms}-{int(seq) - 1}" if int(seq) > 1 else None
+def _delivered(stream: str, id: str, cursor: str, body: dict[str, Any]) -> DeliveredEvent:
+    return DeliveredEvent(stream, cursor, build_event(stream, id, body))

@@ -40,6 +40,7 @@ class UnitBuilder:
         self._table = table
         self._flow = flow
         self._encode = bodies.encode
+        self._encode_emitted = bodies.encode_emitted
         self._stream = bodies.flow(run)
         self._now = now
 
@@ -57,7 +58,14 @@ class UnitBuilder:
         )
 
     def events(self, decision: Decision) -> list[NewEvent]:
-        return [NewEvent(self._stream, self._encode(body), public_kind(body.kind)) for body in decision.events]
+        return [self._event(body) for body in decision.events]
+
+    def _event(self, body: EventBody) -> NewEvent:
+        kind = public_kind(body.kind)
+        if kind is None:
+            return NewEvent(self._stream, self._encode(body))
+        redacted, original = self._encode_emitted(body)
+        return NewEvent(self._stream, redacted, kind, original)
 
     def jobs(self, decision: Decision, due: int = 0) -> list[NewJob]:
         return [self._job(start, decision.record, due) for start in decision.starts]

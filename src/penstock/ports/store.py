@@ -402,7 +402,8 @@ class Waits(Protocol):
         self, kind: str, *, since: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[FeedItem]:
         """Return indexed events of a kind, in the order they were committed. With `since`, a stream, only those after
-        its first event; times are not compared, because a clock may go back. `after` is a feed cursor."""
+        its first event; times are not compared, because a clock may go back. `after` is a feed cursor. It is the read
+        of code, not of people: the events are as emitted, without redaction."""
         ...
 
 

@@ -34,13 +34,17 @@ class NewEvent(msgspec.Struct, frozen=True):
 
     Set `kind` if other runs may wait for the event. The store then indexes the event by its kind. If a wait with that
     topic is pending, the same write adds a job named DELIVER to DELIVERIES, with the payload
-    `{"stream":…,"id":…,"cursor":…}` (a feed cursor). A store may add `"body":…`, to save a read. It may deliver several
-    events of one kind with one job, `{"events":[…]}`, oldest first, if no wait was added between them.
+    `{"stream":…,"id":…,"cursor":…,"body":…}` (a feed cursor). A store may deliver several events of one kind with one
+    job, `{"events":[…]}`, oldest first, if no wait was added between them.
+
+    Streams show `body`, in which secrets are redacted. `original` is the body before redaction, if it differs: the
+    delivery job and `events_by_kind` have it, no other read does.
     """
 
     stream: str
     body: bytes
     kind: str | None = None
+    original: bytes | None = None
 
 
 class Started(msgspec.Struct, frozen=True):

@@ -247,7 +247,8 @@ ORDER BY id LIMIT $4;
 -- name: events_by_kind
 -- Also above the oldest open transaction: an event that was committed before a wait was created is visible when the wait looks
 -- back, and a later one is delivered to it.
-SELECT e.stamp, e.n, s.name, e.seq, e.ms, e.body FROM penstock.events AS e JOIN penstock.streams AS s ON s.sid = e.sid
+SELECT e.stamp, e.n, s.name, e.seq, e.ms, coalesce(e.original, e.body)
+FROM penstock.events AS e JOIN penstock.streams AS s ON s.sid = e.sid
 WHERE e.kind = $1 AND e.kind IS NOT NULL AND (e.stamp, e.n) > ($2, $3) AND (e.stamp, e.n) > (
   SELECT coalesce(max(f.stamp), 0), coalesce(max(f.n), 0) FROM (
     SELECT b.stamp, b.n FROM penstock.streams AS t JOIN penstock.events AS b ON b.sid = t.sid

@@ -1,6 +1,6 @@
 """Encode units as the arguments of the SQL function `commit_units`: one array of rows for each kind of write.
 
-The rows are tuples in the order of the composite types in `migrations/0002_types.sql`. Positions count from 1.
+The rows are tuples in the order of the composite types in `migrations`. Positions count from 1.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class EncodedUnits:
 
     def _add_event(self, n: int, job: int | None, event: NewEvent) -> None:
         self.events.append((n, job, event))
-        self.event_rows.append((n, job, event.stream, event.kind, event.body))
+        self.event_rows.append((n, job, event.stream, event.kind, event.body, event.original))
         if event.kind is not None:
             self._topics.setdefault(event.kind, False)
 

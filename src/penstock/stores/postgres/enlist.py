@@ -10,12 +10,12 @@ import msgspec
 from ...ports.unit import Unit
 from .encode_units import EncodedUnits
 
-_JSON_FIELDS = ("payload", "body")  # json in the tables; other bytes are bytea
+_JSON_FIELDS = ("payload", "body", "original")  # json in the tables; other bytes are bytea
 _JOB = (
     "unit", "id", "queue", "name", "payload", "priority", "due", "run", "scope", "opts", "started_stream",
     "started_prefix", "rate_key", "waits_for_children",
 )  # fmt: skip
-_EVENT = ("unit", "job", "stream", "kind", "body")
+_EVENT = ("unit", "job", "stream", "kind", "body", "original")
 _STATE = ("unit", "key", "value", "expect", "expires")
 _UNIT = (
     "id", "is_remembered", "job", "attempt", "token", "needs_open_run", "run", "expected_version", "after_unit", "kind",

@@ -17,6 +17,7 @@ from ...ports.unit import (
     Dead,
     Fenced,
     KeepJobs,
+    NewEvent,
     NewJob,
     NewWait,
     Outcome,
@@ -74,7 +75,7 @@ def encode(unit: Unit) -> list[Part]:
     for line in unit.logs:
         add(("L", line))
     for event in unit.events:
-        add(("H", event.stream, event.body, event.kind) if event.kind else ("E", event.stream, event.body))
+        add(_event(event))
     for job in unit.jobs:
         _encode_job(job, add)
     for memo in unit.memos:
@@ -82,6 +83,14 @@ def encode(unit: Unit) -> list[Part]:
     if unit.waits or unit.state or unit.removes or unit.wakes or unit.schedule is not None or unit.once_key is not None:
         _encode_rest(unit, out)
     return out
+
+
+def _event(event: NewEvent) -> tuple[Part, ...]:
+    if not event.kind:
+        return "E", event.stream, event.body
+    if event.original is None:
+        return "H", event.stream, event.body, event.kind
+    return "h", event.stream, event.body, event.kind, event.original
 
 
 def _fast_end(unit: Unit) -> list[Part]:

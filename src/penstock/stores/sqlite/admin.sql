@@ -267,7 +267,7 @@ SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXE
 WHERE state = 'pending' AND topic = ?1 AND topic IS NOT NULL AND id > ?2 AND pos < ?4 ORDER BY id LIMIT ?3;
 
 -- name: events_by_kind
-SELECT e.pos, s.name, e.seq, e.ms, e.body FROM events e INDEXED BY events_by_kind JOIN streams s ON s.sid = e.sid
+SELECT e.pos, s.name, e.seq, e.ms, coalesce(e.original, e.body) FROM events e INDEXED BY events_by_kind JOIN streams s ON s.sid = e.sid
 WHERE e.kind = ?1 AND e.kind IS NOT NULL AND e.pos > max(?2, coalesce((
   SELECT b.pos FROM streams t JOIN events b ON b.sid = t.sid WHERE t.name = ?3 ORDER BY b.seq LIMIT 1), 0))
 ORDER BY e.pos LIMIT ?4;

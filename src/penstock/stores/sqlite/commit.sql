@@ -35,7 +35,7 @@ INSERT INTO streams (name, seq, ms) VALUES (?, 0, ?);
 UPDATE streams SET seq = ?, ms = ? WHERE sid = ?;
 
 -- name: insert_event
-INSERT INTO events (pos, sid, seq, ms, body, kind) VALUES (?, ?, ?, ?, ?, ?);
+INSERT INTO events (pos, sid, seq, ms, body, kind, original) VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_job
 INSERT INTO jobs (id, queue, name, state, priority, due, run, scope, rate_key, created, started_stream, started_prefix,

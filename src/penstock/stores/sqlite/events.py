@@ -44,7 +44,7 @@ class Appender:
         self._now = now
         self._touched = touched
         self._heads: dict[str, _StreamHead] = {}
-        self._rows: list[tuple[int, int, int, bytes, str | None]] = []
+        self._rows: list[tuple[int, int, int, bytes, str | None, bytes | None]] = []
         # Stream and row of events that waits may match, by kind and by the number of waits created before.
         self._matchable: dict[tuple[str, int], list[tuple[str, int]]] = {}
         self._new_waits = 0
@@ -57,7 +57,7 @@ class Appender:
             head.seq += 1
             if event.kind is not None:
                 self._matchable.setdefault((event.kind, self._new_waits), []).append((event.stream, len(self._rows)))
-            self._rows.append((head.sid, head.seq, head.ms, event.body, event.kind))
+            self._rows.append((head.sid, head.seq, head.ms, event.body, event.kind, event.original))
             positions.append((head.ms, head.seq))
         return positions
 
@@ -98,7 +98,8 @@ class Appender:
         batch: list[dict[str, Any]] = []
         size = 0
         for stream, row in positions:
-            _, seq, ms, body, _ = self._rows[row]
+            _, seq, ms, shown, _, original = self._rows[row]
+            body = shown if original is None else original
             if len(batch) == MAX_EVENTS_PER_DELIVERY or (batch and size + len(body) > MAX_PAYLOAD_BYTES):
                 self._add_delivery(batch)
                 batch, size = [], 0

@@ -15,7 +15,8 @@ CREATE TABLE events (
   seq  INTEGER NOT NULL,
   ms   INTEGER NOT NULL,
   kind TEXT,                      -- set for events that waits may match
-  body BLOB NOT NULL
+  body BLOB NOT NULL,             -- secrets are redacted
+  original BLOB                   -- the body before redaction, if it differs and waits may match it
 );
 CREATE UNIQUE INDEX events_by_stream ON events (sid, seq);
 CREATE INDEX events_by_kind ON events (kind, pos) WHERE kind IS NOT NULL;

@@ -3,11 +3,13 @@
 -- `claims` are jobs of runs that are being claimed. If a run was closed or paused meanwhile, its jobs are returned as `dropped`
 -- and nothing is appended.
 --
+-- `originals` may be shorter than `bodies`: the rest have none.
+--
 -- The feed is ordered by stamps. A stamp is the number of a subtransaction that begins once the streams are locked: of two
 -- commits to one stream, the second has the higher stamp. A transaction's number is lower than those of its subtransactions,
 -- so no stamp below the oldest open transaction (pg_snapshot_xmin) can appear later.
 CREATE OR REPLACE FUNCTION penstock.append_events(
-  now bigint, streams text[], kinds text[], bodies json[], has_kinds boolean, claims bigint[],
+  now bigint, streams text[], kinds text[], bodies json[], originals json[], has_kinds boolean, claims bigint[],
   OUT event_times bigint[], OUT event_seqs bigint[], OUT deliveries integer, OUT dropped bigint[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -91,18 +93,18 @@ BEGIN
       new_stamp := new_stamp + 4294967296;
     END IF;
     IF is_one_stream THEN
-      INSERT INTO penstock.events (sid, seq, ms, stamp, n, kind, body)
-      SELECT stream_sid, base + x.n, at, new_stamp, x.n, x.kind, x.body
-      FROM unnest(kinds, bodies) WITH ORDINALITY AS x (kind, body, n);
+      INSERT INTO penstock.events (sid, seq, ms, stamp, n, kind, body, original)
+      SELECT stream_sid, base + x.n, at, new_stamp, x.n, x.kind, x.body, x.original
+      FROM unnest(kinds, bodies, originals) WITH ORDINALITY AS x (kind, body, original, n);
       event_times := array_fill(at, ARRAY[total]);
       event_seqs := ARRAY(SELECT generate_series(base + 1, base + total));
     ELSE
       WITH written AS (
-        INSERT INTO penstock.events (sid, seq, ms, stamp, n, kind, body)
-        SELECT sids[x.home], bases[x.home] + x.rank, times[x.home], new_stamp, x.n, x.kind, x.body
-        FROM (SELECT e.n, e.kind, e.body, dense_rank() OVER (ORDER BY e.stream COLLATE "C")::integer AS home,
+        INSERT INTO penstock.events (sid, seq, ms, stamp, n, kind, body, original)
+        SELECT sids[x.home], bases[x.home] + x.rank, times[x.home], new_stamp, x.n, x.kind, x.body, x.original
+        FROM (SELECT e.n, e.kind, e.body, e.original, dense_rank() OVER (ORDER BY e.stream COLLATE "C")::integer AS home,
                      row_number() OVER (PARTITION BY e.stream COLLATE "C" ORDER BY e.n)::integer AS rank
-              FROM unnest(streams, kinds, bodies) WITH ORDINALITY AS e (stream, kind, body, n)) AS x
+              FROM unnest(streams, kinds, bodies, originals) WITH ORDINALITY AS e (stream, kind, body, original, n)) AS x
         RETURNING n, seq, ms)
       SELECT array_agg(w.ms ORDER BY w.n), array_agg(w.seq ORDER BY w.n) INTO event_times, event_seqs FROM written AS w;
     END IF;
@@ -114,10 +116,10 @@ BEGIN
     INSERT INTO penstock.jobs (pk, id, queue, name, state, priority, due, created, opts, payload)
     SELECT nextval('penstock.jobs_pk'), format('deliver.%s.%s', new_stamp, a.n), 'penstock-events', 'deliver', 0, 0, 0, now,
            '{}'::bytea, format('{"stream":%s,"id":"%s-%s","cursor":"%s.%s","body":%s}', to_json(a.stream), a.ms, a.seq,
-                               new_stamp, a.n, a.body)::json
+                               new_stamp, a.n, coalesce(a.original, a.body))::json
     FROM (
-      SELECT x.* FROM unnest(streams, event_times, event_seqs, kinds, bodies) WITH ORDINALITY
-        AS x (stream, ms, seq, kind, body, n)
+      SELECT x.* FROM unnest(streams, event_times, event_seqs, kinds, bodies, originals) WITH ORDINALITY
+        AS x (stream, ms, seq, kind, body, original, n)
       WHERE x.kind IS NOT NULL AND EXISTS (
         SELECT 1 FROM penstock.waits AS g WHERE g.topic = x.kind AND g.topic IS NOT NULL AND g.state = 'pending')
       ORDER BY x.n) AS a;

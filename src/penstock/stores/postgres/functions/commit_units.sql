@@ -67,6 +67,7 @@ DECLARE
   streams text[] := '{}';
   kinds text[] := '{}';
   bodies json[] := '{}';
+  originals json[] := '{}';
   claimed_run_jobs bigint[];
 BEGIN
   now := penstock.now_ms(now_override);
@@ -397,9 +398,10 @@ BEGIN
     next_due := claimed.next_due;
   END IF;
   IF cardinality(events) > 0 THEN
-    SELECT coalesce(array_agg(x.stream), '{}'), coalesce(array_agg(x.kind), '{}'), coalesce(array_agg(x.body), '{}')
-    INTO streams, kinds, bodies FROM (
-      SELECT e.stream, e.kind, e.body FROM unnest(events) WITH ORDINALITY AS e
+    SELECT coalesce(array_agg(x.stream), '{}'), coalesce(array_agg(x.kind), '{}'), coalesce(array_agg(x.body), '{}'),
+           coalesce(array_agg(x.original), '{}')
+    INTO streams, kinds, bodies, originals FROM (
+      SELECT e.stream, e.kind, e.body, e.original FROM unnest(events) WITH ORDINALITY AS e
       WHERE verdicts[e.unit] = 0 AND (e.job IS NULL OR e.job = ANY (added)) ORDER BY e.ordinality) AS x;
   END IF;
   LOOP
@@ -422,11 +424,11 @@ BEGIN
     END IF;
     EXIT WHEN cardinality(streams) = 0 AND started_streams IS NULL AND cardinality(claimed_run_jobs) = 0;
     IF started_streams IS NULL THEN
-      appended := penstock.append_events(now, streams, kinds, bodies, cardinality(topics) > 0, claimed_run_jobs);
+      appended := penstock.append_events(now, streams, kinds, bodies, originals, cardinality(topics) > 0, claimed_run_jobs);
     ELSE
       appended := penstock.append_events(
         now, streams || started_streams, kinds || array_fill(NULL::text, ARRAY[cardinality(started_streams)]),
-        bodies || started_bodies, cardinality(topics) > 0, claimed_run_jobs);
+        bodies || started_bodies, originals, cardinality(topics) > 0, claimed_run_jobs);
     END IF;
     event_times := appended.event_times;
     event_seqs := appended.event_seqs;

@@ -38,9 +38,10 @@ BEGIN
             started_stream text, started_prefix text, rate_key text)) WITH ORDINALITY
             AS j (id, queue, name, payload, priority, due, run, scope, opts, started_stream, started_prefix, rate_key, o)
           ORDER BY d.n, j.o),
-    ARRAY(SELECT (d.n, d.jobs_before + e.job, e.stream, e.kind, e.body::json)::penstock.new_event
+    ARRAY(SELECT (d.n, d.jobs_before + e.job, e.stream, e.kind, e.body::json, e.original::json)::penstock.new_event
           FROM numbered AS d, ROWS FROM (json_to_recordset(d.doc -> 'events') AS (
-            job integer, stream text, kind text, body text)) WITH ORDINALITY AS e (job, stream, kind, body, o)
+            job integer, stream text, kind text, body text, original text)) WITH ORDINALITY
+            AS e (job, stream, kind, body, original, o)
           ORDER BY d.n, e.o),
     (SELECT ('{}', '{}', '{}', '{}', ARRAY(
         SELECT (d.n, s.key, decode(s.value, 'base64'), s.expect, s.expires)::penstock.state_write

@@ -51,7 +51,7 @@ BEGIN
             FROM unnest(unit_ids, attempts, tokens, results) WITH ORDINALITY AS f (unit, attempt, token, result, n)
             ORDER BY f.n),
       '{}',
-      ARRAY(SELECT (e.unit, NULL, e.stream, NULL, e.body)::penstock.new_event
+      ARRAY(SELECT (e.unit, NULL, e.stream, NULL, e.body, NULL)::penstock.new_event
             FROM unnest(event_units, event_streams, event_bodies) WITH ORDINALITY AS e (unit, stream, body, n) ORDER BY e.n),
       NULL, request) AS c;
     RETURN;
@@ -119,7 +119,7 @@ BEGIN
   END IF;
   IF stream_sid IS NULL THEN
     SELECT a.event_times, a.event_seqs INTO event_times, event_seqs FROM penstock.append_events(
-      now, streams, array_fill(NULL::text, ARRAY[cardinality(streams)]), bodies, false, '{}') AS a;
+      now, streams, array_fill(NULL::text, ARRAY[cardinality(streams)]), bodies, '{}', false, '{}') AS a;
     RETURN;
   END IF;
   BEGIN

@@ -32,7 +32,8 @@ local function stream_head(stream)
   return head
 end
 
-local function append(stream, body, kind)
+-- `original` is the body before redaction, if it differs: only the index of kinds and the delivery have it.
+local function append(stream, body, kind, original)
   local head = stream_head(stream)
   head.seq = head.seq + 1
   local id = head.ms .. '-' .. head.seq
@@ -42,8 +43,13 @@ local function append(stream, body, kind)
     call('XADD', stream, id, 'body', body, 'pos', pos)
   else
     call('XADD', stream, id, 'body', body, 'pos', pos, 'kind', kind)
-    call('XADD', NS .. 'kinds:' .. kind, pos, 'stream', stream, 'id', id)
-    undelivered[#undelivered + 1] = {kind, stream, id, pos, body}
+    local index = NS .. 'kinds:' .. kind
+    if original then
+      call('XADD', index, pos, 'stream', stream, 'id', id, 'original', original)
+    else
+      call('XADD', index, pos, 'stream', stream, 'id', id)
+    end
+    undelivered[#undelivered + 1] = {kind, stream, id, pos, original or body}
   end
   return tonumber(head.ms), head.seq
 end

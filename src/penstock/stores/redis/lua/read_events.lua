@@ -1,6 +1,6 @@
 -- Reads events: of one stream, and of all streams in commit order.
 
--- Return the events that a stream of references points to. Skips events that were trimmed since.
+-- Return the events that a stream of references points to, or their originals if it has them. Skips trimmed events.
 local function read_references(list, from, limit)
   local items = {}
   while #items < limit do
@@ -8,7 +8,7 @@ local function read_references(list, from, limit)
     for _, ref in ipairs(refs) do
       local stream, id = ref[2][2], ref[2][4]
       local found = call('XRANGE', stream, id, id)[1]
-      if found and #items < limit then items[#items + 1] = {ref[1], stream, id, found[2][2]} end
+      if found and #items < limit then items[#items + 1] = {ref[1], stream, id, ref[2][6] or found[2][2]} end
       from = '(' .. ref[1]
     end
     if #refs < limit then break end

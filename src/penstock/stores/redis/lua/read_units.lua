@@ -79,6 +79,9 @@ local function read_part(letter, i)
   elseif letter == 'H' then -- with its kind: a wait may be pending for it
     events = append_to(events, i)
     return 3
+  elseif letter == 'h' then -- with its kind and its body before redaction
+    events = append_to(events, i)
+    return 4
   elseif letter == 'C' then
     claim = {queue = ARGV[i], job = ARGV[i + 1], attempt = ARGV[i + 2], token = ARGV[i + 3], run = ARGV[i + 4]}
     return 5

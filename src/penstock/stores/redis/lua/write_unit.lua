@@ -188,7 +188,8 @@ end
 local function write_parts()
   local event_ids, added = {}, {}
   for _, i in ipairs(events) do
-    local ms, seq = append(ARGV[i], ARGV[i + 1], ARGV[i - 1] == 'H' and ARGV[i + 2])
+    local letter = ARGV[i - 1]
+    local ms, seq = append(ARGV[i], ARGV[i + 1], letter ~= 'E' and ARGV[i + 2], letter == 'h' and ARGV[i + 3])
     event_ids[#event_ids + 1] = ms
     event_ids[#event_ids + 1] = seq
   end

@@ -36,6 +36,15 @@ def thank(payment):
 """
 
 
+BILL = """
+from penstock import flow
+
+@flow("bill", key=lambda order: f"bill-{order}")
+def bill(order):
+    return order
+"""
+
+
 @pytest.fixture(autouse=True)
 def _workers(project: Path) -> None:
     (project / "workers" / "fragile.py").write_text(FRAGILE)
@@ -109,9 +118,9 @@ def test_a_redacted_input_cannot_be_replayed(penstock: Callable) -> None:
 
 def test_emit_to_a_run_starts_its_steps(penstock: Callable) -> None:
     penstock("start", "listens", "--key", "mine")
-    for _ in range(2):
+    for text in ("Emitted paid to run mine.\n", "Nothing was emitted: key 'payment-1' was used before.\n"):
         answer = penstock("emit", "paid", "--data", '{"amount": 5}', "--run", "mine", "--key", "payment-1")
-        assert (answer.code, answer.out) == (0, "Emitted paid to run mine.\n")
+        assert (answer.code, answer.out) == (0, text)
     assert penstock("run", "listens", "--key", "mine", "--json").json["result"] == "thanks for 5"
     assert "[run_closed]" in penstock("emit", "paid", "--run", "mine").err
 
@@ -121,6 +130,33 @@ def test_emit_globally(penstock: Callable) -> None:
     assert penstock("emit", "shop.opened", "--data", "1", "--json").json["data"] == 1
     assert "shop.opened" in penstock("events", "nq:global").out
     assert "[bad_emit]" in penstock("emit", "step.done").err
+
+
+def test_a_key_emits_once(penstock: Callable) -> None:
+    answers = [
+        penstock("emit", "paid", "--data", '{"n": 1, "token": "hush"}', "--key", "k", "--json") for _ in range(2)
+    ]
+    assert [(answer.code, answer.json["emitted"]) for answer in answers] == [(0, True), (0, False)]
+    assert answers[0].json["data"] == {"n": 1, "token": "[redacted]"}
+    assert penstock("emit", "paid", "--key", "k").out == "Nothing was emitted: key 'k' was used before.\n"
+    assert len(penstock("events", "nq:global", "--json").lines) == 1
+
+
+def test_replay_of_a_flow_that_declares_a_key(penstock: Callable, project: Path) -> None:
+    (project / "workers" / "bill.py").write_text(BILL)
+    penstock("run", "bill", "--input", "7")
+    ids = ["bill-7", *(penstock("runs", "replay", "bill-7").out.strip() for _ in range(2))]
+    assert len(set(ids)) == 3
+    lines = penstock("runs", "--flow", "bill", "--json").lines
+    assert sorted(json.loads(line)["id"] for line in lines) == sorted(ids)
+    assert penstock("run", "bill", "--key", ids[1], "--json").json["result"] == 7
+
+
+def test_run_with_a_declared_key_that_was_used(penstock: Callable, project: Path) -> None:
+    (project / "workers" / "bill.py").write_text(BILL)
+    assert penstock("run", "bill", "--input", "7").err == ""
+    again = penstock("run", "bill", "--input", "7", "--json")
+    assert (again.json["id"], again.err) == ("bill-7", "Run bill-7 has already ended.\n")
 
 
 def test_tail_in_a_pipe_prints_events(penstock: Callable) -> None:

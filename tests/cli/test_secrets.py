@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from penstock import App
 from penstock.core.redaction import REDACTED
+from penstock.testing.until import until
 
 SECRET = "hunter2-canary"
 LOGIN = """
@@ -16,6 +19,13 @@ from penstock import job
 @job(queue="logins")
 def login(who):
     raise ValueError("no entry")
+"""
+WAITER = f"""
+from penstock import flow, SyncContext
+
+@flow("waiter")
+def waiter(ctx: SyncContext):
+    ctx.wait.event("sent", match={{"uploadToken": "{SECRET}"}})
 """
 INPUT = f'{{"name": "ada", "password": "{SECRET}"}}'
 
@@ -64,6 +74,21 @@ def test_state_and_schedules(penstock: Callable) -> None:
         for options in ([], ["--json"]):
             assert SECRET not in penstock(*args, *options).out
         assert SECRET in penstock(*args, "--json", "--reveal").out
+
+
+def test_waits(penstock: Callable, project: Path) -> None:
+    (project / "workers" / "wait.py").write_text(WAITER)
+
+    async def wait() -> None:
+        async with App(dir="workers") as app, app.workers.background():
+            await app.start("waiter", key="w")
+            await until(app.waits.list, 30)
+
+    asyncio.run(wait())
+    for args in (["waits"], ["waits", "--json"], ["doctor", "w"], ["doctor", "w", "--json"]):
+        hidden = penstock(*args)
+        assert (SECRET in hidden.out + hidden.err, REDACTED in hidden.out) == (False, True)
+    assert SECRET in penstock("waits", "--json", "--reveal").out
 
 
 def test_the_setting_redact_names_the_keys(penstock: Callable, failed: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ async def test_an_event_delivered_again_starts_no_second_run(kit: Any) -> None:
         await app.emit("bang", 1)
         assert await results(app) == [1]
         (item,), (last,) = await app.store.events_by_kind("bang"), await app.store.feed(None)
-        again = {"stream": item.stream, "id": item.event.id, "cursor": last.cursor}
+        again = {"stream": item.stream, "id": item.event.id, "cursor": last.cursor, "body": {"kind": "bang", "data": 1}}
         await app.store.commit([Unit("again", jobs=[NewJob("again", DELIVERIES, DELIVER, pack_record(again))])])
         assert await results(app) == [1]
 

@@ -232,6 +232,16 @@ async def test_our_events_become_jobs_once(boss: Any, queue: str, url: str) -> N
     assert sorted(one["data"]["input"]["n"] for one in found) == [1, 2]
 
 
+async def test_jobs_have_the_data_of_events_as_emitted(boss: Any, queue: str, url: str) -> None:
+    await _created(boss, queue)
+    bridge = PgBoss(boss_url(), produce={"order.done": queue}, **QUICK)
+    async with App(url, handlers=[order], bridges=[bridge]) as app, app.workers.background():
+        run = await app.start(order, {"uploadToken": "aaa"})
+        (sent,) = await until(lambda: boss.ask("jobs", queue=queue), 30)
+        (shown,) = [e.data for e in await app.events.read_all(f"nq:flow:{run}") if e.kind == "order.done"]
+    assert (sent["data"], shown) == ({"input": {"uploadToken": "aaa"}}, {"input": {"uploadToken": "[redacted]"}})
+
+
 async def _at_least(boss: Any, queue: str, many: int) -> Any:
     found = await boss.call("jobs", queue=queue)
     return found if len(found) >= many else None

@@ -8,22 +8,31 @@ import io
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
+import asyncpg
 import pytest
+import redis.asyncio
 from canaries import CANARIES, REDACT, Canary
 
-from penstock import App, Context, Permanent, flow, step
+import postgres_server
+import redis_server
+from penstock import App, Context, Event, Permanent, flow, step
 from penstock.cli import main
 from penstock.core.errors import RunFailed
 from penstock.core.redaction import REDACTED, Redactor
+from penstock.stores.postgres.address import read_address
 from penstock.telemetry.logging import configure, restore_loggers
+from penstock.testing.until import until
 
 OTHER_LOGGER = logging.getLogger("shop.own")
 DELIVERED: list[Any] = []
 INPUTS: list[Any] = []
+STARTED: list[Any] = []
+PAYLOADS = [canary.payload for canary in CANARIES]
 
 
 @flow("leaky", emits=["secret.seen"])
@@ -60,19 +69,57 @@ async def last(payload: Any) -> Any:
     return payload
 
 
-class LeakyRuns:
-    """All output of two runs with secrets in it."""
+@flow("catcher", emits=[])
+async def catcher(n: int, ctx: Context) -> Any:
+    return (await ctx.wait.event("secret.sent", match=PAYLOADS[n])).data
 
-    def __init__(self, place: Path) -> None:
-        self.url = f"sqlite:///{place}/canaries.db"
+
+@flow("late", emits=[])
+async def late(input: Any, ctx: Context) -> Any:
+    await ctx.wait.event("go")
+    return [(await ctx.wait.event("secret.sent", match=payload)).data for payload in PAYLOADS]
+
+
+@flow("stuck", emits=[])
+async def stuck(n: int, ctx: Context) -> Any:
+    await ctx.wait.event("never.sent", match=PAYLOADS[n])
+
+
+@flow("asked", emits=[])
+async def asked(input: Any, ctx: Context) -> Any:
+    return await (await ctx.wait.trigger("answer")).wait()
+
+
+@flow("started", start_on="secret.sent", emits=[])
+async def started(payload: Any) -> None:
+    STARTED.append(payload)
+
+
+def choose(event: Event) -> bool:
+    raise ValueError(next((c.text for c in CANARIES if c.payload == event.data), None))
+
+
+@flow("fussy", start_on={"kind": "secret.sent", "when": choose}, emits=[])
+async def fussy(payload: Any) -> None: ...
+
+
+WAITING = [catcher, late, stuck, asked, started, fussy]
+
+
+class LeakyRuns:
+    """All output of runs with secrets in it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.seen: dict[str, str] = {}
 
     async def execute(self) -> None:
-        payload = [canary.payload for canary in CANARIES]
+        payload = PAYLOADS
         async with (
-            App(self.url, handlers=[leaky, deliver, honest, last], redact=REDACT) as app,
+            App(self.url, handlers=[leaky, deliver, honest, last, *WAITING], redact=REDACT) as app,
             app.workers.background(),
         ):
+            await self._wait(app)
             self.run = await app.start("leaky", payload, tags={"note": "Bearer tags-are-seen-too"})
             await app.runs.wait(self.run, timeout=60)
             self.honest = await app.start("honest", payload)
@@ -82,8 +129,32 @@ class LeakyRuns:
             await self._collect(app)
             self.seen["the exception"] = str(problem.value)
 
+    async def _wait(self, app: App) -> None:
+        """Send each secret to a wait that was registered before, to one that is registered later, and to a flow."""
+        self.late = await app.start(late, key="late")
+        catchers = [await app.start(catcher, n) for n in range(len(CANARIES))]
+        self.stuck = [await app.start(stuck, n, key=f"stuck-{n}") for n in range(len(CANARIES))]
+        ask = await app.start(asked, key="asked")
+
+        async def list_waits() -> Any:
+            waits = await app.waits.list(limit=500)
+            return waits if len(waits) == 2 * len(CANARIES) + 2 else None
+
+        waits = await until(list_waits, 60)
+        for payload in PAYLOADS:
+            await app.emit("secret.sent", payload)
+        await app.emit("go")
+        (trigger,) = [wait.id for wait in waits if wait.kind == "trigger"]
+        await app.waits.fire(await app.waits.token(trigger), PAYLOADS)
+        self.caught = [await app.result(run, timeout=60) for run in catchers]
+        self.caught_late = await app.result(self.late, timeout=60)
+        self.answer = await app.result(ask, timeout=60)
+        await until(lambda: len(STARTED) == len(CANARIES), 60)
+        self.seen["explanations"] = "\n".join([line for run in self.stuck for line in await app.runs.why(run)])
+
     async def _collect(self, app: App) -> None:
-        streams = [f"nq:flow:{self.run}", f"nq:flow:{self.honest}", "nq:queue:deliver", "nq:queue:default", "nq:global"]
+        streams = await app.store.streams("nq:", limit=1000)
+        assert {f"nq:flow:{self.run}", "nq:flow:late", "nq:global"} <= set(streams)
         events = [event for stream in streams for event in await app.events.read_all(stream)]
         self.kinds = {event.kind for event in events}
         self.seen["events"] = "\n".join(json.dumps([e.data, e.meta, e.subject], ensure_ascii=False) for e in events)
@@ -94,9 +165,16 @@ class LeakyRuns:
         self.seen["failed jobs"] = "\n".join(json.dumps(row.error) for row in rows)
 
 
-@pytest.fixture(scope="module")
-def leaky_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeakyRuns]:
-    leaky_runs = LeakyRuns(tmp_path_factory.mktemp("canaries"))
+STORES: dict[str, Callable[[Path], str]] = {
+    "file": lambda folder: f"sqlite:///{folder}/canaries.db",
+    "postgres": lambda _folder: postgres_server.url(),
+    "redis": lambda _folder: redis_server.url(),
+}
+
+
+@pytest.fixture(scope="module", params=STORES)
+def leaky_runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeakyRuns]:
+    leaky_runs = LeakyRuns(STORES[request.param](tmp_path_factory.mktemp("canaries")))
     pretty, lines = io.StringIO(), io.StringIO()
     with restore_loggers("", "penstock"):
         configure("debug", "json", logger="", redactor=Redactor(REDACT), stream=lines)
@@ -105,26 +183,27 @@ def leaky_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeakyRuns]:
         asyncio.run(leaky_runs.execute())
     leaky_runs.seen["the log"], leaky_runs.seen["the log in JSON"] = pretty.getvalue(), lines.getvalue()
     yield leaky_runs
-    DELIVERED.clear()
-    INPUTS.clear()
+    for received in (DELIVERED, INPUTS, STARTED):
+        received.clear()
 
 
 @pytest.fixture(scope="module")
 def command_outputs(leaky_runs: LeakyRuns) -> dict[str, str]:
     """Return the output of commands about these runs."""
     found: dict[str, str] = {}
-    for run in (leaky_runs.run, leaky_runs.honest):
-        for command in (
-            ["runs", "show", run],
-            ["runs", "show", run, "--json"],
-            ["events", run],
-            ["events", run, "--json"],
+    commands = [[*command, run] for command in (["runs", "show"], ["events"]) for run in (leaky_runs.run, leaky_runs.late)]
+    commands += [["runs", "show", leaky_runs.honest], ["waits", "list", "--limit", "500"], ["doctor", leaky_runs.stuck[0]]]
+    for command in [*commands, *([*command, "--json"] for command in commands)]:
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.MonkeyPatch.context() as environment,
         ):
-            out, err = io.StringIO(), io.StringIO()
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = main([*command, "--url", leaky_runs.url, "--debug"])
-            assert code == 0, err.getvalue()
-            found[" ".join(command)] = out.getvalue() + err.getvalue()
+            environment.setenv("PENSTOCK_REDACT", ",".join(REDACT))
+            code = main([*command, "--url", leaky_runs.url, "--debug"])
+        assert code == 0, err.getvalue()
+        found[" ".join(command)] = out.getvalue() + err.getvalue()
     return found
 
 
@@ -147,7 +226,8 @@ def test_every_kind_of_output_appeared(leaky_runs: LeakyRuns) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["events", "dead letters", "failed jobs", "the exception", "the log", "the log in JSON"]
+    "place",
+    ["events", "dead letters", "failed jobs", "the exception", "explanations", "the log", "the log in JSON"],
 )
 def test_no_secret_is_in_events_errors_or_logs(leaky_runs: LeakyRuns, place: str) -> None:
     assert leaks(leaky_runs.seen[place]) == []
@@ -164,10 +244,38 @@ def test_tags_are_redacted(leaky_runs: LeakyRuns) -> None:
 
 
 def test_handlers_get_the_real_values(leaky_runs: LeakyRuns) -> None:
-    payload = [canary.payload for canary in CANARIES]
+    payload = PAYLOADS
     assert INPUTS[0] == payload
     assert leaky_runs.result == payload
     assert sorted(map(json.dumps, DELIVERED)) == sorted(map(json.dumps, payload))
+
+
+def test_waits_triggers_and_started_flows_get_the_real_values(leaky_runs: LeakyRuns) -> None:
+    assert leaky_runs.caught == leaky_runs.caught_late == leaky_runs.answer == PAYLOADS
+    assert sorted(map(json.dumps, STARTED)) == sorted(map(json.dumps, PAYLOADS))
+
+
+async def read_raw_streams(url: str) -> list[str]:
+    """Return what a person reads in the store itself: the bodies of events, as the documentation shows it."""
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        return [bytes(body).decode() for (body,) in connection.execute("SELECT body FROM events").fetchall()]
+    if url.startswith("postgres"):
+        address = read_address(url)
+        postgres = await asyncpg.connect(address.dsn)
+        try:
+            return [row[0] for row in await postgres.fetch(f'SELECT body::text FROM "{address.schema}".events')]
+        finally:
+            await postgres.close()
+    async with App(url) as app, redis.asyncio.Redis.from_url(url.partition("?")[0]) as client:
+        streams = await app.store.streams("nq:", limit=1000)
+        return [str(entry) for stream in streams for entry in await client.xrange(stream)]
+
+
+def test_no_secret_is_in_the_streams_of_the_store_itself(leaky_runs: LeakyRuns) -> None:
+    bodies = asyncio.run(read_raw_streams(leaky_runs.url))
+    assert len(bodies) > 1000
+    assert leaks("\n".join(bodies)) == []
 
 
 @pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.secret[:24])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock import flow, job, step
+from penstock import Context, flow, job, step
 
 TEST_TIMEOUT_S = 20  # how long a test waits
 TABLE = "CREATE TABLE IF NOT EXISTS orders (id text)"
@@ -24,6 +24,11 @@ async def ship(payment: dict[str, Any]) -> int:
 @job(queue="mail")
 async def send(mail: dict[str, Any]) -> int:
     return mail["id"]
+
+
+@flow("waiter", emits=[])
+async def waiter(ctx: Context) -> Any:
+    return (await ctx.wait.event("uploaded", match={"uploadToken": "aaa"})).data
 
 
 HANDLERS = (shop, ship, send)

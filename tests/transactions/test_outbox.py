@@ -20,7 +20,7 @@ from customers import (
     file_in,
     postgres,
 )
-from small_shop import ADD, HANDLERS, TABLE, TEST_TIMEOUT_S
+from small_shop import ADD, HANDLERS, TABLE, TEST_TIMEOUT_S, waiter
 
 import postgres_server
 import redis_server
@@ -88,6 +88,21 @@ async def test_committed_or_rolled_back(kind: str, driver: type[Customer], tmp_p
         assert [row.id for row in await app.runs.list()] == [run]
         kinds = [e.kind for e in await app.events.read_all("nq:queue:mail")]
         assert kinds.count("job.added") == 3
+
+
+@pytest.mark.parametrize("kind", ["file", "redis", "postgres"])
+async def test_a_wait_receives_an_event_as_emitted(kind: str, tmp_path: Path, connect: Any) -> None:
+    async with App(store(kind, tmp_path), handlers=[waiter]) as app, app.workers.background():
+        customer = await connect(Sqlite, file_in(tmp_path))
+        await prepare(app, customer)
+        run = await app.start(waiter)
+        await until(app.waits.list, TEST_TIMEOUT_S)
+        await customer.begin()
+        await app.emit("uploaded", {"uploadToken": "aaa"}, tx=customer.tx)
+        await customer.commit()
+        await app.outbox.drain(customer.outbox)
+        assert await app.result(run, timeout=TEST_TIMEOUT_S) == {"uploadToken": "aaa"}
+        assert [e.data for e in await app.events.read("nq:global")] == [{"uploadToken": "[redacted]"}]
 
 
 @pytest.mark.parametrize("driver", [Psycopg, *BLOCKING_SQLITE])

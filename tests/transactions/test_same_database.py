@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 from customers import ASYNC_POSTGRES, BLOCKING_POSTGRES, Asyncpg, Customer, Psycopg, postgres
-from small_shop import ADD, HANDLERS, TABLE, TEST_TIMEOUT_S
+from small_shop import ADD, HANDLERS, TABLE, TEST_TIMEOUT_S, waiter
 
 import postgres_server
 from penstock import SyncApp, flow
@@ -127,6 +127,18 @@ async def test_concurrent_commits_in_any_order(apps: Apps, connect: Any) -> None
         assert (await app.queues.counts("parcels"))["waiting"] == 12
         added = [e.seq for e in await app.job_events("parcels", "job.added")]
         assert added == list(range(1, 13))
+
+
+async def test_a_wait_receives_an_event_as_emitted(apps: Apps, connect: Any) -> None:
+    async with apps(waiter) as app, app.workers.background():
+        customer = await connect(Asyncpg, postgres())
+        run = await app.start(waiter)
+        await until(app.waits.list, TEST_TIMEOUT_S)
+        await customer.begin()
+        await app.emit("uploaded", {"uploadToken": "aaa"}, tx=customer.tx)
+        await customer.commit()
+        assert await app.result(run, timeout=TEST_TIMEOUT_S) == {"uploadToken": "aaa"}
+        assert [e.data for e in await app.events.read("nq:global")] == [{"uploadToken": "[redacted]"}]
 
 
 async def test_a_key_starts_one_run_with_and_without_tx(apps: Apps, connect: Any) -> None:

@@ -23,7 +23,7 @@ from ..core.redaction import Redactor
 from ..core.retry import RetryOption
 from ..flows.delivery import DeliveryEngine
 from ..flows.engine import FlowEngine
-from ..flows.start_on import StartOnWaits, start_inputs
+from ..flows.start_on import StartOnWaits, start_inputs, started_run_id
 from ..handlers.discovery import DiscoveredHandler, LoadProblem, discover, find_bridges, read_functions
 from ..handlers.manifest import describe
 from ..handlers.options import KeepOption
@@ -284,8 +284,10 @@ class App:
 
     async def emit(
         self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
-    ) -> None:
+    ) -> bool | None:
         """Emit an event, globally or to one run. Short for `app.events.emit`.
+
+        Return False if its key was used before: then nothing is emitted. With `tx`, return None.
 
         Args:
             kind: Kind of the event: dotted words such as "order.paid".
@@ -294,7 +296,7 @@ class App:
             key: Idempotency key; an event with a key that was used before is not emitted.
             tx: A connection or session of your own; the event is emitted when its transaction commits.
         """
-        await self.events.emit(kind, data, run=run, key=key, tx=tx)
+        return await self.events.emit(kind, data, run=run, key=key, tx=tx)
 
     async def enqueue(
         self,
@@ -394,8 +396,8 @@ class App:
     async def _start_on_event(self, flow: str, run: str, event: Event) -> None:
         known = self.registry.flow(flow)
         for input in start_inputs(known, event):
-            commands = self._transactions.direct.commands
-            await commands.start(known, run, input, correlation_id=event.correlation_id, cause=event.id)
+            commands, id = self._transactions.direct.commands, started_run_id(known, input, run)
+            await commands.start(known, id, input, correlation_id=event.correlation_id, cause=event.id)
 
     async def _emit_to_run(self, run: str, kind: str, data: Any, key: str) -> None:
         await self._transactions.direct.emit_to_run(run, kind, data, key)

@@ -62,13 +62,13 @@ class AppBridgeHost:
         self._app.registry.flow(name)
 
     async def start(self, flow: str, input: Any, key: str) -> None:
-        await self._writers.runs.start(flow, input, key=key)
+        await self._writers.runs.start(flow, input, default_key=key)
 
     async def emit(self, kind: str, data: Any, key: str) -> None:
         await self._writers.emit(kind, data, None, key)
 
     async def enqueue(self, queue: str, name: str | None, payload: Any, key: str) -> None:
-        await self._writers.jobs.enqueue(queue, [payload], name=name, key=key)
+        await self._writers.jobs.enqueue(queue, [payload], name=name, default_key=key)
 
     async def load_value(self, key: str) -> Any:
         return await self._app.state.get(key)

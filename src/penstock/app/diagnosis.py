@@ -216,7 +216,7 @@ def _explain_wait(app: App, wait: WaitView) -> str:
         return f"{step} has been sleeping since {wait.since}, until {wait.until} (another {format_ms(left)})"
     waiting = f"{step} has been waiting since {wait.since}" + (f", until {wait.until}," if wait.until else "")
     if wait.kind == "event":
-        match = msgspec.json.encode(wait.match).decode() if wait.match else ""
+        match = msgspec.json.encode(app._bodies.redact_value(wait.match)).decode() if wait.match else ""
         command = f"penstock emit {wait.event}" + (f" --data '{match}'" if match else "")
         return f"{waiting} for event {wait.event}{match and f' matching {match}'}; `{command}` resolves it"
     signed = ", with a signature" if wait.signed else ""

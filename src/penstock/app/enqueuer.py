@@ -45,6 +45,7 @@ class JobEnqueuer:
         *,
         name: str | None = None,
         key: str | None = None,
+        default_key: str | None = None,
         due: int = 0,
         priority: int | None = None,
         retry: RetryOption | None = None,
@@ -64,7 +65,9 @@ class JobEnqueuer:
             keep_completed=read_keep(keep_completed, "keep_completed") if keep_completed is not None else None,
             keep_failed=read_keep(keep_failed, "keep_failed") if keep_failed is not None else None,
         )
-        make = partial(self.build, name=name, key=key, due=due, priority=priority, dedupe=dedupe)
+        make = partial(
+            self.build, name=name, key=key, default_key=default_key, due=due, priority=priority, dedupe=dedupe
+        )
         jobs = _build_each(check_list(inputs, "inputs"), lambda input: make(queue, input, options))
         ids = [job.id for job in jobs]
         for start in range(0, len(jobs), MAX_JOBS_PER_COMMIT):
@@ -89,11 +92,15 @@ class JobEnqueuer:
         *,
         name: str | None = None,
         key: str | None = None,
+        default_key: str | None = None,
         due: int = 0,
         priority: int | None = None,
         dedupe: Dedupe | None = None,
     ) -> NewJob:
-        """Build one validated job, with the key, delay, priority and rate key its handler declares."""
+        """Build one validated job, with the key, delay, priority and rate key its handler declares.
+
+        Its id is `key`, or else the key its handler declares, or else `default_key`, or else a UUIDv7.
+        """
         data = pack(input, f"the input of a job of queue {check_name(queue, 'queue name')!r}")
         handler = self._runtime.registry().job(queue, name or "*")
         rate_key, published = None, _published_options(handler, options)
@@ -107,6 +114,7 @@ class JobEnqueuer:
             if not due and handler.delay_ms:
                 due = self._runtime.clock.now_ms() + handler.delay_ms
             priority = handler.priority if priority is None else priority
+        key = key if key is not None else default_key
         return new_job(
             id=check_job_id(key) if key is not None else uuid7(self._runtime.clock.now_ms()),
             queue=queue,
@@ -167,7 +175,8 @@ class JobEnqueuer:
             node.input,
             options,
             name=name,
-            key=node.key if node.key is not None else id,
+            key=node.key,
+            default_key=id,
             due=resolve_due(node.delay, None, self._runtime.clock),
             priority=node.priority,
         )

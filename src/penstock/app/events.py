@@ -17,7 +17,7 @@ from ..core.errors import BadArgument
 from ..core.events import Event, EventBody, check_kind, decode_event
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
-from ..ports.unit import Committed, NewEvent, Unit
+from ..ports.unit import Committed, NewEvent, Refused, Unit
 from .arguments import check_text
 
 if TYPE_CHECKING:
@@ -46,8 +46,9 @@ class EventAppender:
         correlation_id: str | None = None,
         meta: dict[str, Any] | None = None,
         key: str | None = None,
-    ) -> Event | None:
-        """Append an event and return it; None if the key was used before or its position is not known."""
+    ) -> tuple[bool, Event | None]:
+        """Append an event. Return whether it is new, because its key was not used before, and the event if its
+        position is known."""
         bodies = self._runtime.bodies
         name = bodies.check(stream)
         check_kind(kind)
@@ -65,9 +66,9 @@ class EventAppender:
         unit = Unit(self._runtime.new_unit_id(), events=[NewEvent(name, encoded, kind, original)], once_key=key)
         receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or receipt.repeated:
-            return None
+            return not isinstance(receipt, Refused), None
         ms, seq = receipt.events[0]
-        return decode_event(name, seq, ms, encoded)
+        return True, decode_event(name, seq, ms, encoded)
 
 
 class Events:
@@ -84,10 +85,11 @@ class Events:
 
     async def emit(
         self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
-    ) -> None:
-        """Emit an event, globally or to one run.
+    ) -> bool | None:
+        """Emit an event, globally or to one run. Return False if its key was used before: then nothing is emitted.
 
-        It resolves the waits that match it, also those that are registered later, and starts what listens to it.
+        It resolves the waits that match it, also those that are registered later, and starts what listens to it. With
+        `tx`, return None: whether the key was used is known when the transaction commits.
 
         Args:
             kind: Kind of the event: dotted words such as "order.paid".
@@ -97,7 +99,8 @@ class Events:
             tx: A connection or session of your own; the event is emitted when its transaction commits.
         """
         async with self._app._transactions.writers(tx) as writers:
-            await writers.emit(kind, data, run, key)
+            is_new = await writers.emit(kind, data, run, key)
+        return is_new if tx is None else None
 
     async def append(
         self,
@@ -123,9 +126,10 @@ class Events:
             meta: More about the event: any JSON object.
             key: Idempotency key.
         """
-        return await self._app._transactions.direct.events.append(
+        _, event = await self._app._transactions.direct.events.append(
             stream, kind, data, subject=subject, correlation_id=correlation_id, meta=meta, key=key
         )
+        return event
 
     async def read(
         self,

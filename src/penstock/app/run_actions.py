@@ -68,6 +68,8 @@ async def replay_run(app: App, run: str, input: Any = UNSET, key: str | None = N
     flow, recorded = _read_start(run, first)
     if input is UNSET and _is_redacted(recorded):
         raise RunError(f"the input of run {run!r} was recorded with its secrets redacted; pass the input with --input")
+    # Without a key, an id of its own: the key that the flow declares belongs to the run that is replayed.
+    key = key if key is not None else app._transactions.direct.runs.new_id(None)
     return await app.runs.start(flow, recorded if input is UNSET else input, key=key)
 
 

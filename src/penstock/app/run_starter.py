@@ -41,19 +41,24 @@ class RunStarter:
         input: Any,
         *,
         key: str | None = None,
+        default_key: str | None = None,
         correlation_id: str | None = None,
         priority: int | None = None,
         due: int = 0,
         tags: Mapping[str, str] | None = None,
-    ) -> str:
-        """Start a run and return its id. A key that was used before starts nothing."""
+    ) -> tuple[str, bool]:
+        """Start a run. Return its id, and whether it is new: a key that was used before starts nothing.
+
+        The id is `key`, or else the key the flow declares, or else `default_key`, or else a UUIDv7.
+        """
         known = self.resolve(flow)
         data = pack(input, f"the input of flow {known.name!r}")
         entry = known.definition.entry.handler
         value = unpack(data)
         entry.check_input(value)
-        run = self.new_id(key if key is not None else entry.make_key(value, known.name))
-        started = await self._commands.start(
+        key = key if key is not None else entry.make_key(value, known.name)
+        run = self.new_id(key if key is not None else default_key)
+        is_new = await self._commands.start(
             known,
             run,
             data,
@@ -62,9 +67,9 @@ class RunStarter:
             due=due,
             tags=check_tags(tags, "tags"),
         )
-        if not started:
+        if not is_new:
             await self._advice.warn_about_other_input(run, value)
-        return run
+        return run, is_new
 
     def new_id(self, key: str | None) -> str:
         """Return the id of a new run: its idempotency key, or a UUIDv7."""

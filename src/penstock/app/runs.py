@@ -78,16 +78,33 @@ class Runs:
             tags: Names and values to find the run by: `app.runs.list(tags=...)`.
             tx: A connection or session of your own; the run starts when its transaction commits.
         """
+        id, _ = await self._start(
+            flow,
+            input,
+            key=key,
+            correlation_id=correlation_id,
+            priority=priority,
+            delay=delay,
+            at=at,
+            tags=tags,
+            tx=tx,
+        )
+        return id
+
+    async def _start(
+        self,
+        flow: str | Callable[..., Any],
+        input: Any,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tx: Any = None,
+        **options: Any,
+    ) -> tuple[str, bool]:
+        """Start a run. Return its id, and whether it is new: a key that was used before starts nothing."""
+        due = resolve_due(delay, at, self._app.clock)
         async with self._app._transactions.writers(tx) as writers:
-            return await writers.runs.start(
-                flow,
-                input,
-                key=key,
-                correlation_id=correlation_id,
-                priority=priority,
-                due=resolve_due(delay, at, self._app.clock),
-                tags=tags,
-            )
+            return await writers.runs.start(flow, input, due=due, **options)
 
     async def get(self, id: str) -> RunView:
         """Return a run's state, folded from its events. Raise UnknownRun if there is none.
@@ -219,7 +236,7 @@ class Runs:
         Args:
             id: The run to replay.
             input: Another input instead of the recorded one.
-            key: Idempotency key of the new run.
+            key: Idempotency key of the new run. Default: a new id, also for a flow that declares a key.
         """
         return await run_actions.replay_run(self._app, id, input, key)
 

@@ -204,7 +204,7 @@ class SyncRuns:
         Args:
             id: The run to replay.
             input: Another input instead of the recorded one.
-            key: Idempotency key of the new run.
+            key: Idempotency key of the new run. Default: a new id, also for a flow that declares a key.
         """
         return self._portal.call(self._facet.replay(id, input=input, key=key))
 
@@ -753,10 +753,11 @@ class SyncEvents:
 
     def emit(
         self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
-    ) -> None:
-        """Emit an event, globally or to one run.
+    ) -> bool | None:
+        """Emit an event, globally or to one run. Return False if its key was used before: then nothing is emitted.
 
-        It resolves the waits that match it, also those that are registered later, and starts what listens to it.
+        It resolves the waits that match it, also those that are registered later, and starts what listens to it. With
+        `tx`, return None: whether the key was used is known when the transaction commits.
 
         Args:
             kind: Kind of the event: dotted words such as "order.paid".
@@ -982,8 +983,10 @@ class SyncShortcuts:
 
     def emit(
         self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
-    ) -> None:
+    ) -> bool | None:
         """Emit an event, globally or to one run. Short for `app.events.emit`.
+
+        Return False if its key was used before: then nothing is emitted. With `tx`, return None.
 
         Args:
             kind: Kind of the event: dotted words such as "order.paid".

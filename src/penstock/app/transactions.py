@@ -41,18 +41,19 @@ class Writers:
         self._engine = engine
         self._engines = engines
 
-    async def emit(self, kind: str, data: Any, run: str | None, key: str | None) -> None:
-        """Emit an event to one run, or globally."""
+    async def emit(self, kind: str, data: Any, run: str | None, key: str | None) -> bool:
+        """Emit an event to one run, or globally. Return False if its key was used before, as far as is known now."""
         if run is None:
-            await self.events.append(self._engine.bodies.global_stream, kind, data, key=key)
-        elif self._sink.is_deferred:
+            is_new, _ = await self.events.append(self._engine.bodies.global_stream, kind, data, key=key)
+            return is_new
+        if self._sink.is_deferred:
             await self._emit_by_job(run, kind, data, key)
-        else:
-            await self.emit_to_run(run, check_kind(kind), data, key)
+            return True
+        return await self.emit_to_run(run, check_kind(kind), data, key)
 
-    async def emit_to_run(self, run: str, kind: str, data: Any, key: str | None) -> None:
-        """Emit an event to one run now, by the commands of the run's engine."""
-        await (await self._commands_of(run)).emit(run, kind, data, key=key)
+    async def emit_to_run(self, run: str, kind: str, data: Any, key: str | None) -> bool:
+        """Emit an event to one run now, by the commands of the run's engine. Return False if its key was used before."""
+        return await (await self._commands_of(run)).emit(run, kind, data, key=key)
 
     async def _commands_of(self, run: str) -> RunCommands:
         if len(self._engines.run_kinds) == 1:  # no need to read the run

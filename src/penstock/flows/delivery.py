@@ -146,7 +146,7 @@ class DeliveryEngine:
         if row.kind == EVENT:
             await self._resolve(row, body, event, stream)
         else:
-            await self._start_flow(row.scope, started_run_id(row, stream, event.id), event)
+            await self._start_flow(row.scope, default_run_id(row, stream, event.id), event)
 
     async def _resolve_all(self, units: list[Unit]) -> None:
         """Resolve waits in one commit, or one by one if one of them was settled meanwhile."""
@@ -243,8 +243,9 @@ def _merge_units(whole: Unit, units: list[Unit]) -> Unit:
     return whole
 
 
-def started_run_id(row: WaitRow, stream: str, id: str) -> str:
-    """Return the id of the run an event starts. It is the same for every delivery and every `start_on` of a flow."""
+def default_run_id(row: WaitRow, stream: str, id: str) -> str:
+    """Return the id of the run an event starts, if the flow declares no key. It is the same for every delivery and
+    every `start_on` of a flow."""
     return f"{row.scope}-{digest(f'{row.scope} {stream} {id}'.encode())}"
 
 

@@ -98,7 +98,7 @@ class FlowCommands:
             return False  # another scheduler fired this slot
         if pin is not None:
             self._pinned.add(pin)
-        return not (isinstance(receipt, Committed) and receipt.repeated)
+        return True
 
     def _check_same_flow(self, flow: Flow, run: str, data: bytes | None) -> None:
         if data is not None and (other := records.decode(data).flow) != flow.name:
@@ -106,8 +106,9 @@ class FlowCommands:
                 f"run {run!r} already exists and belongs to flow {other!r}, not {flow.name!r}; use another key"
             )
 
-    async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> None:
-        """Append an event to a run from outside and start the steps that listen to it."""
+    async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> bool:
+        """Append an event to a run from outside and start the steps that listen to it. Return False if its key was
+        used before."""
         emission = Emission(kind, pack(data, f"the data of {kind}"))
         unit_id = self._engine.new_unit_id()
         row = await self._row(run)
@@ -127,7 +128,8 @@ class FlowCommands:
                 once_key=f"{run}/{key}" if key is not None else None,
             )
 
-        await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
+        receipt = await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
+        return not isinstance(receipt, Refused)
 
     async def cancel(self, run: str, reason: str) -> bool:
         """Cancel a run and the triggers it waits for. Return False if it has already ended."""

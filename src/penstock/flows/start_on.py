@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
+from ..core.errors import SchemaViolation
 from ..core.events import Event
-from ..core.ids import digest
+from ..core.ids import check_id, digest
 from ..core.json_match import contains, index_key
-from ..core.payload import pack
+from ..core.payload import pack, unpack
 from ..durable.journal import encode
 from ..durable.wait_records import WaitBody
 from ..handlers.registry import Flow
@@ -27,6 +28,15 @@ def start_inputs(flow: Flow, event: Event) -> list[bytes]:
         if on.kind == event.kind and _matches(on, event):
             inputs.append(pack(event.data if on.map is None else on.map(event), f"the input of flow {flow.name!r}"))
     return inputs[:1]
+
+
+def started_run_id(flow: Flow, input: bytes, default: str) -> str:
+    """Return the id of a run that an event starts: the key that the flow declares, or else `default`."""
+    try:
+        key = flow.definition.entry.handler.make_key(unpack(input), flow.name)
+    except SchemaViolation:
+        return default  # the run starts and fails with it
+    return default if key is None else check_id(key, "idempotency key")
 
 
 def _matches(on: Subscription, event: Event) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from ..context.context import Context
 from ..context.sync_context import SyncContext
-from ..core.errors import BadArgument, DefinitionError
+from ..core.errors import BadArgument, DefinitionError, SchemaViolation
 from ..core.ids import BadId, check_name, digest
 from ..core.payload import to_plain
 from ..core.retry import RetryPolicy
@@ -144,15 +144,19 @@ class Handler:
         return self.fn(ctx) if takes_ctx else self.fn()
 
     def make_key(self, payload: Any, owner: str | None = None) -> str | None:
-        """Return the idempotency key of an input, or None. It is unique in its `owner`: the flow, or else the queue."""
+        """Return the idempotency key of an input, or None. A function receives the input as the handler does.
+
+        A key made from a hash is unique in its `owner`: the flow, or else the queue.
+        """
         if self.key is None:
             return None
         if self.key == "auto":
             # Sort the keys of objects: equal inputs have equal keys.
             content = msgspec.json.encode([owner or self.queue_name, self.name, to_plain(payload)], order="sorted")
             return f"{self.name}-{digest(content)}"
+        value = self.check_input(payload)
         try:
-            return self.key(payload)
+            return self.key(value)
         except Exception as problem:
             raise BadArgument(
                 f"the key function of {self.name} ({self.where}) failed for this input: {type(problem).__name__}: "
@@ -160,11 +164,15 @@ class Handler:
             ) from problem
 
     def make_rate_key(self, payload: Any) -> str | None:
-        """Return the rate key of an input: the value at a dotted path, or of a function."""
+        """Return the rate key of an input: the value at a dotted path, or of a function, which receives the input as
+        the handler does."""
         if self.rate_key is None:
             return None
         if callable(self.rate_key):
-            return str(self.rate_key(payload))
+            try:
+                return str(self.rate_key(self.check_input(payload)))
+            except SchemaViolation:
+                return None  # the attempt fails with it
         value = payload
         for part in self.rate_key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None

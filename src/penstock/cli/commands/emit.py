@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from ..options import COMMON_DEFAULTS, CommonOptions
+from ..output import SecretFilter
 from ..parse import read_input
 from ..session import build_admin_app, build_worker_app, refuse_memory_store
 from ..tables import print_result
@@ -36,16 +37,18 @@ def emit(
     """
     value = read_input(data, "--data")
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
-        asyncio.run(_emit(common, kind, value, run, key))
+        emitted = asyncio.run(_emit(common, kind, value, run, key))
     where = f"to run {run}" if run is not None else "(global)"
-    print_result(f"Emitted {kind} {where}.", {"kind": kind, "run": run, "data": value}, json=common.json)
+    text = f"Emitted {kind} {where}." if emitted else f"Nothing was emitted: key {key!r} was used before."
+    shown = SecretFilter(common, reveal=False).redact_value("data", value)
+    print_result(text, {"kind": kind, "run": run, "data": shown, "emitted": emitted}, json=common.json)
     return 0
 
 
-async def _emit(common: CommonOptions, kind: str, data: Any, run: str | None, key: str | None) -> None:
+async def _emit(common: CommonOptions, kind: str, data: Any, run: str | None, key: str | None) -> bool:
     refuse_memory_store(common)
     async with build_worker_app(common) if run is None else build_admin_app(common) as app:
         if run is not None:
             # Which steps the event starts is known only with the flow's code.
             app.registry.flow((await app.runs.get(run)).name)
-        await app.emit(kind, data, run=run, key=key)
+        return await app.emit(kind, data, run=run, key=key) is not False

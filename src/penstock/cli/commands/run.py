@@ -57,9 +57,13 @@ async def _find_or_start(app: App, flow: str, options: RunOptions) -> str:
     """Return the run of the key, which keeps its own input; start a new one if there is none."""
     key = options.key
     row = await app.store.run(check_id(key, "idempotency key")) if key is not None else None
-    if row is None or row.flow != app.registry.flow(flow).name:  # `start` refuses a run of another flow
-        return await start_run(app, flow, options)
-    if options.input is not None:
-        await start_run(app, flow, options)  # starts nothing, but warns if the input differs
-    warn(f"Run {row.id} {'has already ended' if row.closed else 'already exists; continuing it'}.")
-    return row.id
+    id = row.id if row is not None else ""
+    # With an input, `start` warns if the run had another one. It refuses a run of another flow.
+    if row is None or options.input is not None or row.flow != app.registry.flow(flow).name:
+        id, is_new = await start_run(app, flow, options)
+        if is_new:
+            return id
+        row = await app.store.run(id)
+    is_closed = row is not None and row.closed
+    warn(f"Run {id} {'has already ended' if is_closed else 'already exists; continuing it'}.")
+    return id

@@ -8,7 +8,6 @@ import sys
 from contextlib import redirect_stdout
 
 from ...app import App
-from ...flows.run_record import decode
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, RUN_DEFAULTS, CommonOptions, RunOptions
 from ..output import print_json
@@ -37,9 +36,9 @@ def start(flow: str, /, *, options: RunOptions = RUN_DEFAULTS, common: CommonOpt
     return 0
 
 
-async def start_run(app: App, flow: str, options: RunOptions) -> str:
-    """Start a run with the options of the command line; return its id."""
-    return await app.start(
+async def start_run(app: App, flow: str, options: RunOptions) -> tuple[str, bool]:
+    """Start a run with the options of the command line; return its id, and whether it is new."""
+    return await app.runs._start(
         flow,
         read_input(options.input),
         key=options.key,
@@ -54,8 +53,5 @@ async def _start(flow: str, options: RunOptions, common: CommonOptions) -> tuple
     refuse_memory_store(common)
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
         async with build_worker_app(common) as app:
-            now = app.clock.now_ms()
-            id = await start_run(app, flow, options)
-            row = await app.store.run(id)
-            # Both times are from the clock of this process: the store's time is only known to a round trip.
-            return id, row is not None and decode(row.record).started_ms < now
+            id, is_new = await start_run(app, flow, options)
+            return id, not is_new

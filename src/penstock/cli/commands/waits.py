@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from ...app.waits import WaitView
 from ..options import COMMON_DEFAULTS, CommonOptions
+from ..output import Reveal, SecretFilter
 from ..parse import read_limit
 from ..session import build_store_app
 from ..tables import print_rows
@@ -27,12 +28,15 @@ def list_waits(
     kind: Annotated[str | None, Parameter(help="Only waits of this kind: time, event or trigger.")] = None,
     after: Annotated[str | None, Parameter(help="Only waits after the wait with this id.")] = None,
     limit: Annotated[int, Parameter(help="Maximum number of rows.")] = 50,
+    reveal: Reveal = False,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """List pending waits for a time, an event or a trigger; 'doctor RUN' explains how to resolve one."""
     found = asyncio.run(_list(common, run, kind, after, read_limit(limit)))
     empty = "No pending waits." if run is None else f"Run {run} has no pending waits."
-    print_rows([_wait_to_dict(wait) for wait in found], _COLUMNS, json=common.json, empty=empty)
+    secrets = SecretFilter(common, reveal)
+    rows = [_wait_to_dict(wait, secrets.redact_value("match", wait.match)) for wait in found]
+    print_rows(rows, _COLUMNS, json=common.json, empty=empty)
     return 0
 
 
@@ -64,8 +68,8 @@ async def _list(
         return await app.waits.list(run=run, kind=kind, after=after, limit=limit)
 
 
-def _wait_to_dict(wait: WaitView) -> dict[str, Any]:
-    match = f" {msgspec.json.encode(wait.match).decode()}" if wait.match else ""
+def _wait_to_dict(wait: WaitView, match: Any) -> dict[str, Any]:
+    shown = f" {msgspec.json.encode(match).decode()}" if match else ""
     fields = {field.encode_name: getattr(wait, field.name) for field in msgspec.structs.fields(wait)}
     named = f"{wait.name} {wait.id}" if wait.kind == "trigger" else wait.name
-    return {**fields, "for": f"{wait.event}{match}" if wait.event is not None else named}
+    return {**fields, "match": match, "for": f"{wait.event}{shown}" if wait.event is not None else named}

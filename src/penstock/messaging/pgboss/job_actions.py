@@ -11,7 +11,8 @@ from ...ports.bridge import BridgeHost, Message
 
 
 class StartFlow(msgspec.Struct, frozen=True):
-    """Starts a run of a flow with the job's data as input. The run has the job's id."""
+    """Starts a run of a flow with the job's data as input. The run has the job's id, or the key that the flow
+    declares."""
 
     flow: str
 
@@ -29,7 +30,7 @@ class EmitEvent(msgspec.Struct, frozen=True):
 
 
 class AddJob(msgspec.Struct, frozen=True):
-    """Enqueues a job with the same data and id."""
+    """Enqueues a job with the same data and id, or with the key that its handler declares."""
 
     queue: str
     name: str | None = None

@@ -56,10 +56,15 @@ class EventRelay:
 
     async def relay_page(self) -> int:
         """Send the events of the next page of the feed. Return how many events the page had."""
-        items = await self._host.store.feed(await self._host.load_value(self._key), PAGE_EVENTS)
+        store, cursor = self._host.store, await self._host.load_value(self._key)
+        items = await store.feed(cursor, PAGE_EVENTS)
+        # The feed is for people: its events are redacted. Jobs are sent with the data as emitted.
+        emitted: dict[str, FeedItem] = {}
+        for kind in {item.event.kind for item in items} & self._kinds.keys():
+            emitted |= {item.cursor: item for item in await store.events_by_kind(kind, after=cursor, limit=PAGE_EVENTS)}
         for item in items:
             if item.event.kind in self._kinds:
-                await self._send(item)
+                await self._send(emitted.get(item.cursor, item))
         if items:
             await self._host.save_value(self._key, items[-1].cursor)
         return len(items)

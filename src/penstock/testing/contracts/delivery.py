@@ -11,7 +11,7 @@ from ...ports.store import JobRow, Store
 from ...ports.unit import DELIVER, DELIVERIES, Committed, JobState, SettleWait
 from ..clock import FakeClock
 from .change_signals import SIGNAL_TIMEOUT_S
-from .samples import STREAM, apply, claim, claim_one, event, run, unit, user_event, wait
+from .samples import STREAM, apply, claim, claim_one, event, first, run, unit, user_event, wait
 from .store_under_test import StoreUnderTest
 
 
@@ -28,9 +28,9 @@ class DeliveriesContract(StoreUnderTest):
         ms, seq = receipt.events[1]
         (item,) = await store.events_by_kind("order.paid")
         payload = msgspec.json.decode(one.payload)
-        body = payload.pop("body", None)
+        body = payload.pop("body")
         assert (one.name, payload) == (DELIVER, {"stream": STREAM, "id": f"{ms}-{seq}", "cursor": item.cursor})
-        assert body is None or build_event(STREAM, payload["id"], body) == item.event
+        assert build_event(STREAM, payload["id"], body) == item.event
         assert (one.run, one.scope) == (None, one.job)
         assert await claim(store, DELIVERIES) == []
 
@@ -87,6 +87,26 @@ class DeliveriesContract(StoreUnderTest):
             assert [one["cursor"] for one in job] == [items[one["id"]].cursor for one in job]
             listeners = [await store.waits_for_topic("order.paid", None, before=one["cursor"]) for one in job]
             assert all(rows == listeners[0] for rows in listeners)
+
+    async def test_code_receives_the_original_of_a_redacted_event(self, store: Store) -> None:
+        await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]))
+        redacted, plain = user_event(data="[redacted]", original="secret"), user_event(data="plain")
+        other = user_event(stream="nq:entity:other", data="[redacted]", original="secret too")
+        await store.commit([unit(events=[plain, redacted]), unit(events=[event(), other, plain])])
+        originals = ["plain", "secret", "secret too", "plain"]
+        assert [item.event.data for item in await store.events_by_kind("order.paid")] == originals
+        jobs = _events_by_job(await store.jobs(DELIVERIES, JobState.WAITING))
+        assert [one["body"]["data"] for job in jobs for one in job] == originals
+
+    async def test_readers_see_a_redacted_event_without_its_original(self, store: Store) -> None:
+        await apply(store, unit(events=[user_event(data="[redacted]", original="secret")]))
+        (read,), (fed,) = await store.read(STREAM), await store.feed("")
+        assert read.data == fed.event.data == (await first(store.tail(STREAM), 1))[0].data == "[redacted]"
+
+    async def test_an_original_is_trimmed_with_its_event(self, store: Store) -> None:
+        await apply(store, unit(events=[user_event(data="[redacted]", original="secret"), user_event(data=1)]))
+        await store.trim(STREAM, keep=1)
+        assert [item.event.data for item in await store.events_by_kind("order.paid")] == [1]
 
     async def test_a_refused_unit_delivers_nothing(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]))

@@ -59,9 +59,10 @@ def run(id: str, expect: int = 0, record: bytes = b'{"at":0}', **fields: Any) ->
     return RunWrite(id=id, expect=expect, record=record, **{"flow": FLOW, "status": "running", **fields})
 
 
-def user_event(kind: str = "order.paid", stream: str = STREAM, data: Any = None) -> NewEvent:
-    """Build an event that waits and flows can receive."""
-    return msgspec.structs.replace(event(kind, stream, data), kind=kind)
+def user_event(kind: str = "order.paid", stream: str = STREAM, data: Any = None, original: Any = None) -> NewEvent:
+    """Build an event that waits and flows can receive: the data that streams show, and the original if it differs."""
+    body = event(kind, stream, original).body if original is not None else None
+    return msgspec.structs.replace(event(kind, stream, data), kind=kind, original=body)
 
 
 def wait(id: str, run: str, **fields: Any) -> NewWait:

@@ -15,7 +15,7 @@ import pytest
 from penstock.core.errors import StoreCorrupt, StoreError, StoreUnavailable
 from penstock.ports.store import Retention
 from penstock.stores.sqlite import SqliteStore, schema
-from penstock.testing.contracts.samples import apply, event, job, unit
+from penstock.testing.contracts.samples import apply, event, job, unit, user_event
 
 
 async def open_and_close(path: Path) -> None:
@@ -113,6 +113,23 @@ async def test_an_older_schema_is_migrated_once(tmp_path: Path, monkeypatch: pyt
     version = connection.execute("PRAGMA user_version").fetchone()
     connection.close()
     assert (notes, jobs, version) == ([("migrated",)], [("kept",)], (schema.SCHEMA_VERSION,))
+
+
+async def test_a_file_without_originals_of_events_is_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    store = SqliteStore(str(path))
+    await store.open()
+    await apply(store, unit(events=[user_event(data="old")]))
+    await store.close()
+    connection = apsw.Connection(str(path))
+    connection.execute("ALTER TABLE events DROP COLUMN original")
+    connection.close()
+    set_version(path, 4)
+    store = SqliteStore(str(path))
+    await store.open()
+    await apply(store, unit(events=[user_event(data="[redacted]", original="new")]))
+    assert [item.event.data for item in await store.events_by_kind("order.paid")] == ["old", "new"]
+    await store.close()
 
 
 async def test_concurrent_opens_migrate_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,8 +191,14 @@ def leaky_runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 def command_outputs(leaky_runs: LeakyRuns) -> dict[str, str]:
     """Return the output of commands about these runs."""
     found: dict[str, str] = {}
-    commands = [[*command, run] for command in (["runs", "show"], ["events"]) for run in (leaky_runs.run, leaky_runs.late)]
-    commands += [["runs", "show", leaky_runs.honest], ["waits", "list", "--limit", "500"], ["doctor", leaky_runs.stuck[0]]]
+    commands = [
+        [*command, run] for command in (["runs", "show"], ["events"]) for run in (leaky_runs.run, leaky_runs.late)
+    ]
+    commands += [
+        ["runs", "show", leaky_runs.honest],
+        ["waits", "list", "--limit", "500"],
+        ["doctor", leaky_runs.stuck[0]],
+    ]
     for command in [*commands, *([*command, "--json"] for command in commands)]:
         out, err = io.StringIO(), io.StringIO()
         with (

@@ -52,7 +52,7 @@ class Writers:
         return await self.emit_to_run(run, check_kind(kind), data, key)
 
     async def emit_to_run(self, run: str, kind: str, data: Any, key: str | None) -> bool:
-        """Emit an event to one run now, by the commands of the run's engine. Return False if its key was used before."""
+        """Emit an event to one run now, by the commands of its engine. Return False if its key was used before."""
         return await (await self._commands_of(run)).emit(run, kind, data, key=key)
 
     async def _commands_of(self, run: str) -> RunCommands:

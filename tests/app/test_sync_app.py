@@ -144,7 +144,7 @@ def test_sync_facets() -> None:
         app.state.set("n", 1)
         assert (app.state.patch("n", lambda n: n + 1), app.state.list(), app.state.get("n")) == (2, {"n": 2}, 2)
         assert app.state.of_run("o-13").get("nothing", "none") == "none"
-        app.emit("day.ended", {"n": 1})
+        assert [app.emit("day.ended", {"n": 1}, key="day") for _ in range(2)] == [True, False]
         assert [event.kind for event in app.events.read("nq:global")] == ["day.ended"]
         assert next(app.events.subscribe("nq:global")).kind == "day.ended"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Await, Context, Event, flow, step
+from penstock import Await, Context, Event, Node, Permanent, flow, job, step
 from penstock.core.redaction import REDACTED
 from penstock.settings import Settings
 from penstock.testing.until import until
@@ -181,6 +181,75 @@ async def test_a_trigger(kit: Any) -> None:
         await app.finish(run)
         assert await app.result(run) == {"password": "aaa"}
         assert "aaa" not in str(await app.events.read_all(f"nq:trigger:{wait.id}"))
+
+
+SECRET = {"password": "aaa", "card": {"number": "4111"}}
+
+
+async def test_compensation(kit: Any) -> None:
+    received: list[Any] = []
+
+    @flow("trip", emits=["asked"])
+    async def ask(input: Any, ctx: Context) -> None:
+        ctx.emit("asked", input)
+
+    @step(on="asked", compensation="undo", emits=["booked"])
+    async def book(input: Any, ctx: Context) -> Any:
+        ctx.emit("booked", input)
+        return input
+
+    @step(on="booked", dead_letters=True)
+    async def fly(input: Any) -> None:
+        received.append(input)
+        raise Permanent("no")
+
+    @step(flow="trip")
+    async def undo(input: Any) -> None:
+        received.append(input)
+
+    async with kit(ask, book, fly, undo, redact=REDACT) as app:
+        run = await app.start("trip", SECRET)
+        assert (await app.finish(run)).status == "compensated"
+        fly_input, undo_input = received
+        assert (fly_input, "aaa" in str(undo_input), REDACTED in str(undo_input)) == (SECRET, True, False)
+        assert "aaa" not in str(await app.events.read_all(f"nq:flow:{run}"))
+
+
+async def test_a_redriven_job_and_the_results_of_children(kit: Any) -> None:
+    received: list[Any] = []
+
+    @job(queue="leaves")
+    async def leaf(input: Any) -> Any:
+        return input
+
+    @job(queue="roots")
+    async def root(input: Any, ctx: Context) -> None:
+        received.append([input, *(await ctx.children_values()).values()])
+        if len(received) == 1:
+            raise Permanent("no")
+
+    async with kit(leaf, root, redact=REDACT) as app:
+        tree = await app.jobs.enqueue_tree(Node("roots", SECRET, key="r", children=[Node("leaves", SECRET)]))
+        await app.settle()
+        await app.dead_letters.redrive(tree.id)
+        await app.settle()
+        assert received == [[SECRET, SECRET]] * 2
+
+
+async def test_a_schedule(kit: Any) -> None:
+    received: list[Any] = []
+
+    @flow("daily", emits=[])
+    async def daily(input: Any) -> None:
+        received.append(input)
+
+    async with kit(daily, redact=REDACT) as app:
+        await app.schedules.add("daily", flow="daily", input=SECRET, every="1d")
+        await app.advance("1d")
+        await app.schedules.run_now("daily")
+        await app.settle()
+        assert received == [SECRET] * len(received)
+        assert len(received) >= 2
 
 
 async def test_listeners_and_readers_see_redacted_events(app: Callable[..., Any]) -> None:

@@ -237,7 +237,7 @@ async def test_jobs_have_the_data_of_events_as_emitted(boss: Any, queue: str, ur
     bridge = PgBoss(boss_url(), produce={"order.done": queue}, **QUICK)
     async with App(url, handlers=[order], bridges=[bridge]) as app, app.workers.background():
         run = await app.start(order, {"uploadToken": "aaa"})
-        (sent,) = await until(lambda: boss.ask("jobs", queue=queue), 30)
+        (sent,) = await until(lambda: boss.call("jobs", queue=queue), 30)
         (shown,) = [e.data for e in await app.events.read_all(f"nq:flow:{run}") if e.kind == "order.done"]
     assert (sent["data"], shown) == ({"input": {"uploadToken": "aaa"}}, {"input": {"uploadToken": "[redacted]"}})
 

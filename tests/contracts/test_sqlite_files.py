@@ -124,7 +124,7 @@ async def test_a_file_without_originals_of_events_is_migrated(tmp_path: Path) ->
     connection = apsw.Connection(str(path))
     connection.execute("ALTER TABLE events DROP COLUMN original")
     connection.close()
-    set_version(path, 4)
+    set_version(path, 5)
     store = SqliteStore(str(path))
     await store.open()
     await apply(store, unit(events=[user_event(data="[redacted]", original="new")]))

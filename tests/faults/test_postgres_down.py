@@ -177,10 +177,10 @@ async def test_a_schema_without_originals_of_events_is_migrated(own: postgres_se
         "ALTER TABLE earlier.events DROP COLUMN original; ALTER TYPE earlier.new_event DROP ATTRIBUTE original; "
         "DROP FUNCTION earlier.append_events(bigint, text[], text[], json[], json[], boolean, bigint[]); "
         "CREATE FUNCTION earlier.append_events(bigint, text[], text[], json[], boolean, bigint[]) RETURNS void "
-        "LANGUAGE sql AS 'SELECT'; DELETE FROM earlier.schema_versions WHERE number = 3"
+        "LANGUAGE sql AS 'SELECT'; DELETE FROM earlier.schema_versions WHERE number = 4"
     )
     store = PostgresStore(own.url("earlier"))
-    assert await store.migrate() == [3]
+    assert await store.migrate() == [4]
     await store.open()
     await apply(store, unit(events=[user_event(data="[redacted]", original="new")]))
     assert [item.event.data for item in await store.events_by_kind("order.paid")] == ["old", "new"]

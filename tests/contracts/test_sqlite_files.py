@@ -276,4 +276,5 @@ async def test_a_file_of_version_4_gets_the_indexes_of_retention(tmp_path: Path)
             assert names >= {"runs_closed", "jobs_ended", "rates_by_end", "dedupes_expiring"}
             for name in ("runs_closed", "jobs_ended", "rates_by_end", "dedupes_expiring"):
                 db.execute(f"DROP INDEX {name}")
+            db.execute("ALTER TABLE events DROP COLUMN original")
             db.execute("PRAGMA user_version = 4")

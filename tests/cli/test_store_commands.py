@@ -216,6 +216,7 @@ def test_bench(penstock: Callable, project: Path) -> None:
 
 
 def test_doctor_counts_connections(penstock: Callable) -> None:
+    assert penstock("migrate", "--url", postgres_server.url()).code == 0
     answer = penstock("doctor", "--url", postgres_server.url())  # a test server without fsync
     assert "connections of a process 7" in answer.out
     assert answer.code == 2

@@ -272,3 +272,23 @@ async def test_a_token_created_while_the_step_was_suspended_survives_its_next_at
         await app.advance("3d")
         await app.fire(token, "at last")
         assert (await app.finish(run)).result == "at last"
+
+
+async def test_a_token_of_a_later_attempt_works_inside_the_function_that_sends_it(kit: Any) -> None:
+    """The other side may use a link before the function that sent it has returned."""
+    apps: list[TestApp] = []
+
+    async def send(trigger: Any) -> None:
+        await apps[0].waits.fire(trigger.token, "approved")
+
+    @flow("ask", emits=[], retry=2)
+    async def ask(order: Any, ctx: Context) -> Any:
+        trigger = await ctx.wait.trigger("approval")
+        if ctx.attempt == 1:
+            raise ConnectionError("the mail server is away")
+        await ctx.run("send", send, trigger)
+        return await trigger.wait()
+
+    async with kit(ask) as app:
+        apps.append(app)
+        assert (await app.run_flow("ask")).result == "approved"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from faultkit.load import run_load
 
 from penstock.core.errors import StoreUnavailable
 from penstock.stores.redis import RedisStore
+from penstock.stores.redis.address import parse
+from penstock.stores.redis.topology import Topology
 from penstock.testing.until import until
 from redis_groups import NAME, SentinelGroup, ask
 
@@ -60,6 +63,10 @@ async def _check_errors(group: SentinelGroup) -> None:
     with pytest.raises(StoreUnavailable, match="No master found for 'other'"):
         await RedisStore(group.url().replace(f"/{NAME}/", "/other/")).open()
     group.sentinels[0].stop()  # the others answer
+    topology = Topology(parse(group.url()))
+    masters = await asyncio.gather(*(topology.find_master() for _ in range(5)))
+    assert len(set(masters)) == 1
+    gc.collect()  # warns about connections that were not closed
     store = RedisStore(group.url())
     await store.open()
     await store.close()

@@ -128,7 +128,7 @@ async def other_input(input: Order, ctx: Any) -> Any: ...
     [
         (other_kind, "non_determinism", "charge#1 was recorded as a run but is now a time"),
         (other_order, "non_determinism", "charge#1 was recorded before answered#1 but now comes after it"),
-        (other_emit, "non_determinism", "emit 1 was recorded as 'noted'"),
+        (other_emit, "non_determinism", "an earlier attempt emitted 'noted' as event 1"),
         (swallows, "suspend_swallowed", "caught the exception"),
         (raises, "LookupError", "does not like it"),
         (in_a_thread, "non_determinism", "charge#1 was recorded as a run but is now a time"),

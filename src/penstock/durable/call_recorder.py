@@ -66,6 +66,7 @@ class CallRecorder:
         self._current: str | None = None  # the call in progress
         self._caller: object = None
         self._suspended_on: str | None = None
+        self._token_issuers: list[Callable[[], None]] = []  # of pending triggers that an earlier attempt registered
         self._reached_ms = 0  # a due time that has passed, even if the clock was set back or stands still in a test
 
     @property
@@ -100,8 +101,14 @@ class CallRecorder:
         """Commit the journal's writes now."""
         await self._session.flush()
 
+    def add_token_issuer(self, issue: Callable[[], None]) -> None:
+        """Call `issue` before the next function of a `ctx.run`: it may send the token to someone who uses it at once."""
+        self._token_issuers.append(issue)
+
     async def flush_urgent(self) -> None:
-        """Commit the journal's writes now if the handler must not continue without them."""
+        """Commit the journal's writes now if the function that runs next must not run without them."""
+        while self._token_issuers:
+            self._token_issuers.pop()()
         if self.journal.is_urgent:
             await self._session.flush()
 

@@ -51,8 +51,8 @@ class Trigger:
         token; all of them work until the first is used."""
         if self._result is not None:
             return self.id
-        if self._token is None:
-            self._token = self._issue_token()
+        self._ensure_token()
+        assert self._token is not None
         return self._token
 
     @property
@@ -67,6 +67,8 @@ class Trigger:
     async def register(self) -> None:
         """Commit the wait now: the handler is about to send the URL to someone."""
         if self._started is not None:
+            if self._result is None:
+                self._calls.add_token_issuer(self._ensure_token)
             return
         now = self._calls.now_ms
         due = now + self._timeout_ms if self._timeout_ms is not None else None
@@ -85,6 +87,10 @@ class Trigger:
     @property
     def _due(self) -> int | None:
         return self._started["due"] if self._started is not None else None
+
+    def _ensure_token(self) -> None:
+        if self._token is None:
+            self._token = self._issue_token()
 
     def _issue_token(self) -> str:
         secret = new_secret()

@@ -95,7 +95,6 @@ class RedisStore:
         except BaseException:
             await self._server_clock.stop()
             self._client.drop()
-            await self._topology.close()
             raise
 
     async def close(self) -> None:
@@ -103,7 +102,6 @@ class RedisStore:
         await self._subscription.stop()
         await self._client.close()
         self._lease_client.close()
-        await self._topology.close()
         await asyncio.sleep(0)  # lets the event loop close the sockets, in case it ends right after
 
     @property

@@ -30,7 +30,6 @@ class Topology:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._node: Host | None = None  # the cluster node of our slot
-        self._sentinel: AsyncSentinel | None = None
 
     def __str__(self) -> str:
         return str(self.address)
@@ -38,14 +37,20 @@ class Topology:
     # Sentinels
 
     async def find_master(self) -> Host:
-        """Ask the sentinels for the current master."""
-        if self._sentinel is None:
-            options = self._sentinel_options() | {"retry": AsyncRetry(NoBackoff(), 0)}
-            self._sentinel = AsyncSentinel(list(self.address.hosts), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        """Ask the sentinels for the current master.
+
+        Each call has its own connections: redis-py reorders its list of sentinels, and two calls at the same time would
+        lose one of them.
+        """
+        options = self._sentinel_options() | {"retry": AsyncRetry(NoBackoff(), 0)}
+        sentinel = AsyncSentinel(list(self.address.hosts), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
         try:
-            host, port = await self._sentinel.discover_master(self._master())
+            host, port = await sentinel.discover_master(self._master())
         except (RedisError, OSError) as problem:
             raise self._no_master(problem) from None
+        finally:
+            for client in sentinel.sentinels:
+                await client.aclose()
         return str(host), int(port)
 
     def find_master_blocking(self) -> Host:
@@ -60,12 +65,6 @@ class Topology:
             for client in sentinel.sentinels:
                 client.close()
         return str(host), int(port)
-
-    async def close(self) -> None:
-        """Close the connections to the sentinels."""
-        sentinel, self._sentinel = self._sentinel, None
-        for client in sentinel.sentinels if sentinel is not None else ():
-            await client.aclose()
 
     def _master(self) -> str:
         assert self.address.master is not None

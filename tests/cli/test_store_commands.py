@@ -216,13 +216,14 @@ def test_bench(penstock: Callable, project: Path) -> None:
 
 
 def test_doctor_counts_connections(penstock: Callable) -> None:
-    assert penstock("migrate", "--url", postgres_server.url()).code == 0
-    answer = penstock("doctor", "--url", postgres_server.url())  # a test server without fsync
+    url = postgres_server.url()
+    assert penstock("migrate", "--url", url).code == 0
+    answer = penstock("doctor", "--url", url)  # a test server without fsync
     assert "connections of a process 7" in answer.out
     assert answer.code == 2
     for setting in ("fsync", "synchronous_commit"):
         assert f"{setting} is off, so a crash" in answer.out
-    answer = penstock("doctor", "--url", f"{postgres_server.url()}&pool=500")
+    answer = penstock("doctor", "--url", f"{url}&pool=500")
     assert answer.code == 2
     assert "✗ store" in answer.out
     assert "a process uses up to 502; raise the limit" in answer.out

@@ -102,7 +102,7 @@ class CallRecorder:
         await self._session.flush()
 
     def add_token_issuer(self, issue: Callable[[], None]) -> None:
-        """Call `issue` before the next function of a `ctx.run`: it may send the token to someone who uses it at once."""
+        """Call `issue` before the next function of a `ctx.run`: the function may send the token to someone."""
         self._token_issuers.append(issue)
 
     async def flush_urgent(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import job
+from penstock.core.outage_retry import OutageLog
 from penstock.ports.unit import ClaimBatch, ClaimRequest, QueueDemand
 from penstock.testing import FakeClock
 from penstock.worker.capacity import CapacityTracker, Prefetcher, QueueLimits
@@ -23,7 +24,7 @@ def make_poller(clock: FakeClock) -> ClaimPoller:
     return ClaimPoller(
         unused, clock, CapacityTracker("w", 10, 30_000, prefetcher),
         {"limited": QueueLimits(10), "other": QueueLimits(10)},
-        worker="w", instrumentation=None, held=(), may_claim=lambda: True, accept=unused,
+        worker="w", outages=OutageLog(), instrumentation=None, held=(), may_claim=lambda: True, accept=unused,
     )  # fmt: skip
 
 

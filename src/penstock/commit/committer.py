@@ -8,7 +8,6 @@ changed the run first, the request is built again from the record that the store
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -17,11 +16,10 @@ from typing import Protocol
 import msgspec
 
 from ..core.errors import StoreUnavailable
+from ..core.outage_retry import OutageLog
 from ..ports.store import WorkQueue
 from ..ports.unit import ClaimBatch, ClaimRequest, CommitReply, Committed, Conflict, Fenced, Receipt, Unit
 from ..telemetry.instrumentation import Instrumentation
-
-log = logging.getLogger("penstock.store")
 
 MAX_BATCH = 500
 MIN_CONCURRENT_BATCH = 8  # fewer requests wait for the commit in flight instead of starting another one
@@ -114,6 +112,7 @@ class Committer:
 
     def __init__(self, store: WorkQueue, instrumentation: Instrumentation | None = None) -> None:
         self.worker: ClaimSource | None = None
+        self.outages = OutageLog()  # of the store; the worker shares it
         self._store = store
         self._instrumentation = instrumentation
         self._loop = asyncio.get_running_loop()
@@ -280,6 +279,7 @@ class Committer:
         except Exception as problem:
             await self._isolate(batch, problem)
             return
+        self.outages.report_answer()
         again: list[CommitRequest] = []
         for request, receipt in zip(batch, reply.receipts, strict=True):
             self._settle(request, receipt, again)
@@ -338,8 +338,7 @@ class Committer:
                 kept.append(request)
             else:
                 request.fail(problem)
-        if tries in (1, 10) or tries % 100 == 0:
-            log.warning("the store is unavailable, retrying: %s", problem)
+        self.outages.report_failure("the store is unavailable, retrying", problem)
         await asyncio.sleep(min(0.02 * 2 ** min(tries, 8), MAX_RETRY_PAUSE_S))
         self._pending[:0] = kept
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
@@ -16,17 +17,61 @@ log = logging.getLogger("penstock.store")
 T = TypeVar("T")
 P = ParamSpec("P")
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
+FIRST_WARNING_PAUSE_S, MAX_WARNING_PAUSE_S = 10.0, 600.0
+
+
+class OutageLog:
+    """Logs outages of a store: a warning at the start, fewer and fewer while one lasts, and a line at its end.
+
+    Everything that uses the store for the same purpose shares one. Short outages in a row are logged like a long one."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._since: float | None = None  # when the outage started
+        self._has_warned = False
+        self._next_warning = 0.0
+        self._pause = FIRST_WARNING_PAUSE_S
+
+    def report_failure(self, what: str, problem: Exception) -> None:
+        """Note that a call failed. `what` names it and says what happens now."""
+        now = self._now()
+        if self._since is None:
+            self._since, self._has_warned = now, False
+            if now >= self._next_warning:
+                self._pause = FIRST_WARNING_PAUSE_S
+        if now < self._next_warning:
+            return
+        self._has_warned = True
+        self._next_warning, self._pause = now + self._pause, min(self._pause * 2, MAX_WARNING_PAUSE_S)
+        unexpected = problem if not isinstance(problem, StoreError) else None
+        log.warning("%s: %s", what, problem, exc_info=unexpected)
+
+    def report_answer(self, what: str = "") -> None:
+        """Note that the store answered."""
+        since, self._since = self._since, None
+        if since is not None and self._has_warned:
+            prefix = f"{what}: " if what else ""
+            log.warning("%sthe store answers again after %s", prefix, format_ms((self._now() - since) * 1000))
 
 
 class OutageRetry:
-    """Repeats a read until the store answers, and logs each outage once.
+    """Repeats a read until the store answers.
 
     The first read is not repeated: a store that has never answered may not exist, so its error is raised."""
 
-    def __init__(self, what: str, *, has_answered: bool = False, retry_on: type[Exception] = StoreUnavailable) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        has_answered: bool = False,
+        retry_on: type[Exception] = StoreUnavailable,
+        outages: OutageLog | None = None,
+    ) -> None:
         self._what = what
         self._has_answered = has_answered
         self._retry_on = retry_on
+        self._is_shared = outages is not None
+        self._outages = outages or OutageLog()
         self.problem: Exception | None = None  # why there is no answer now
 
     async def call(self, read: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -38,18 +83,14 @@ class OutageRetry:
             except self._retry_on as problem:
                 if not self._has_answered or isinstance(problem, StoreClosed):
                     raise
-                self._log_once(problem)
+                self.problem = problem
+                self._outages.report_failure(f"{self._what}: no answer from the store, trying again", problem)
             else:
                 self._has_answered, self.problem = True, None
+                self._outages.report_answer("" if self._is_shared else self._what)
                 return answer
             await asyncio.sleep(pause)
             pause = min(pause * 2, MAX_PAUSE_S)
-
-    def _log_once(self, problem: Exception) -> None:
-        if self.problem is None:
-            unexpected = problem if not isinstance(problem, StoreError) else None
-            log.warning("%s: no answer from the store, trying again: %s", self._what, problem, exc_info=unexpected)
-        self.problem = problem
 
 
 async def open_with_retry(subject: str, open: Callable[[], Awaitable[None]], timeout: Duration | None) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 
 from ..core.errors import PayloadError, UnknownFlow, UnknownStep, VersionMismatch
+from ..core.outage_retry import OutageRetry
 from ..core.payload import unpack
 from ..ports.runner import Runner
 from ..ports.unit import Claim
@@ -67,6 +68,7 @@ class PreflightChecker:
             rng=random.Random(),
             max_crashes=claim.crashes,
             loop=asyncio.get_running_loop(),
+            reads=OutageRetry("preflight"),
         )
         result = await ReplayCheck(await self._engine.open(claim), services).run()
         if not isinstance(result, Failure):

@@ -38,7 +38,7 @@ from ..ports.unit import (
 )
 from ..worker.channel import SHUTDOWN
 from ..worker.engines import PreflightProblem, RecordSummary
-from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit, Success, WaitSuspension, pack_record
+from ..worker.outcomes import AttemptOutput, Failure, Interruption, JobReturn, Success, WaitSuspension, pack_record
 from . import run_record as records
 from .conditions import CodeConditions
 from .decide import Decider, Decision, Emission, EndedStep
@@ -269,11 +269,11 @@ class StepWork:
 
         return self._commit_request(build)
 
-    def on_rate_limit(self, hit: RateLimitHit) -> CommitRequest:
-        until = self._engine.clock.now_ms() + hit.hold_ms
-        events = [NewEvent(self.stream, body) for body in hit.output.live_events]
-        events += [*hit.writes.events, self._build_returned({"reason": hit.reason, "until": to_iso(until)})]
-        writes = hit.writes
+    def on_return(self, returned: JobReturn) -> CommitRequest:
+        until, writes = self._engine.clock.now_ms() + returned.delay_ms, returned.writes
+        outcome = Released(hold_until=until) if returned.holds_queue else Released(until)
+        events = [NewEvent(self.stream, body) for body in returned.output.live_events]
+        events += [*writes.events, self._build_returned({"reason": returned.reason, "until": to_iso(until)})]
 
         def build(_version: int, data: bytes | None) -> Unit:
             if data is None or records.decode(data).closed:
@@ -281,12 +281,12 @@ class StepWork:
             return Unit(
                 self._engine.new_unit_id(),
                 claim=self.claim,
-                outcome=Released(hold_until=until),
+                outcome=outcome,
                 events=events,
                 jobs=writes.jobs,
                 memos=writes.memos,
                 waits=writes.waits,
-                progress=hit.output.progress,
+                progress=returned.output.progress,
             )
 
         return self._commit_request(build)

@@ -34,7 +34,7 @@ from ..ports.unit import (
     Unit,
 )
 from ..worker.channel import SHUTDOWN
-from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit, Success, WaitSuspension, pack_record
+from ..worker.outcomes import AttemptOutput, Failure, Interruption, JobReturn, Success, WaitSuspension, pack_record
 from .dead_letters import build_dead_letter
 
 # A newer worker may know a job that this one does not: retry it for a while before it becomes a dead letter.
@@ -192,11 +192,12 @@ class JobWork:
         outcome = Dead(pack_record(error), self._keep_failed)
         return self._request(failure.output, outcome, events, jobs=jobs, writes=failure.writes)
 
-    def on_rate_limit(self, hit: RateLimitHit) -> CommitRequest:
-        until = self._clock.now_ms() + hit.hold_ms
-        data = pack_record({"reason": hit.reason, "until": to_iso(until)})
-        events = [self._event("job.returned", data, self._duration(hit.output))]
-        return self._request(hit.output, Released(hold_until=until), events, writes=hit.writes)
+    def on_return(self, returned: JobReturn) -> CommitRequest:
+        until = self._clock.now_ms() + returned.delay_ms
+        data = pack_record({"reason": returned.reason, "until": to_iso(until)})
+        events = [self._event("job.returned", data, self._duration(returned.output))]
+        outcome = Released(hold_until=until) if returned.holds_queue else Released(until)
+        return self._request(returned.output, outcome, events, writes=returned.writes)
 
     def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:  # noqa: ARG002
         raise AssertionError(f"job {self.claim.job} is not part of a run and cannot wait")

@@ -53,7 +53,7 @@ class _CrashingWork:
         self._work = work
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("on_success", "on_failure", "on_suspension", "on_interruption", "on_rate_limit"):
+        if name in ("on_success", "on_failure", "on_suspension", "on_interruption", "on_return"):
             claim = self._work.claim
             raise Crashed(f"the test crashed attempt {claim.attempt} of {claim.name} after its handler")
         return getattr(self._work, name)

@@ -13,7 +13,9 @@ from ..core.errors import (
     RateLimited,
     ReplayError,
     SchemaViolation,
+    StoreClosed,
     StoreError,
+    StoreUnavailable,
     SuspendSwallowed,
     Suspension,
     WorkerLost,
@@ -31,7 +33,7 @@ from .outcomes import (
     ErrorInfo,
     Failure,
     Interruption,
-    RateLimitHit,
+    JobReturn,
     Success,
     WaitSuspension,
     Work,
@@ -100,7 +102,13 @@ class Attempt:
         except AttemptCancelled as stop:
             return Interruption(await channel.close_output(), stop.reason)
         except RateLimited as limit:
-            return await self._rate_limit(limit)
+            return await self._return(limit, limit.hold_ms, holds_queue=True)
+        except StoreUnavailable as problem:
+            if isinstance(problem, StoreClosed):
+                return await self._failure(problem)
+            # Not the handler's failure. It may be another store that is away, and for long: the pauses grow.
+            pause_ms = work.handler.retry.delay_ms(claim.attempt, self._services.rng)
+            return await self._return(problem, pause_ms, holds_queue=False)
         except SchemaViolation as problem:
             return await self._failure(problem, {"message": str(problem), "attempt": claim.attempt})
         except asyncio.CancelledError:
@@ -187,16 +195,17 @@ class Attempt:
         output, state = await channel.close_output(), list(channel.state_writes.values())
         return WaitSuspension(output, channel.emitted, state, writes, session.due)
 
-    async def _rate_limit(self, limit: RateLimited) -> RateLimitHit | Failure:
+    async def _return(self, problem: Exception, delay_ms: int, *, holds_queue: bool) -> JobReturn | Failure:
         """Release the job. Recorded durable calls stay; emitted events are dropped, because the handler runs again."""
         channel = self._channel
-        reason = ErrorInfo.from_exception(limit, self.work.bodies).error
+        reason = ErrorInfo.from_exception(problem, self.work.bodies).error
         if not channel.has_session:
-            return RateLimitHit(await channel.close_output(), limit.hold_ms, reason)
+            return JobReturn(await channel.close_output(), reason, delay_ms, holds_queue)
         session = channel.session
         if session.is_suspended or session.journal.problem is not None:
-            return await self._failure(session.journal.problem or limit)
-        return RateLimitHit(await channel.close_output(), limit.hold_ms, reason, session.journal.take_writes())
+            return await self._failure(session.journal.problem or problem)
+        output = await channel.close_output()
+        return JobReturn(output, reason, delay_ms, holds_queue, session.journal.take_writes())
 
     async def _failure(
         self, problem: BaseException, schema_error: dict[str, Any] | None = None, *, is_raised: bool = True

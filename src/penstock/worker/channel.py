@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..commit.committer import CommitRequest, Committer
@@ -15,11 +16,12 @@ from ..context.sync_context import SyncContext
 from ..core.clock import Clock
 from ..core.errors import ContextClosed, StaleAttempt
 from ..core.events import BadEmit, check_kind
+from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
 from ..durable.session import DurableSession
 from ..ports.frames import Notice, Request
 from ..ports.runner import Execute, Interrupt, Runner
-from ..ports.store import ChildRow, Store
+from ..ports.store import ChildRow, State, StateRow, Store
 from ..ports.unit import Committed, Fenced, Memo, Receipt, StateWrite, Unit
 from .live_log import LiveLog, log_fields
 from .outcomes import AttemptOutput, EmittedEvent, Work
@@ -29,7 +31,7 @@ SHUTDOWN = "shutdown"
 LEASE_LOST = "lease lost"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AttemptServices:
     """The parts of a worker that its attempts share."""
 
@@ -41,6 +43,25 @@ class AttemptServices:
     rng: random.Random
     max_crashes: int
     loop: asyncio.AbstractEventLoop
+    reads: OutageRetry  # a running attempt waits for the store
+
+    @cached_property
+    def state(self) -> State:
+        return _RetriedState(self.store, self.reads)
+
+
+class _RetriedState:
+    """The state, read again until the store answers."""
+
+    def __init__(self, store: State, reads: OutageRetry) -> None:
+        self._store = store
+        self._reads = reads
+
+    async def state(self, key: str) -> StateRow | None:
+        return await self._reads.call(self._store.state, key)
+
+    async def states(self, prefix: str, *, after: str | None = None, limit: int = 100) -> list[StateRow]:
+        return await self._reads.call(self._store.states, prefix, after=after, limit=limit)
 
 
 class WorkerChannel:
@@ -190,10 +211,10 @@ class WorkerChannel:
         return await self._services.committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
 
     async def list_children(self) -> list[ChildRow]:
-        return await self._services.store.children(self.work.claim.scope)
+        return await self._services.reads.call(self._services.store.children, self.work.claim.scope)
 
     async def remove_job(self, id: str) -> bool:
-        return await self._services.store.remove(id)
+        return await self._services.reads.call(self._services.store.remove, id)  # removing twice changes nothing
 
     def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
         check_kind(kind)
@@ -244,7 +265,7 @@ class WorkerChannel:
     # For the state, see context.state.StateRecorder
 
     def state_view(self, prefix: str) -> StateView:
-        return StateView(prefix, self._services.store, self._services.clock, self, self.state_writes)
+        return StateView(prefix, self._services.state, self._services.clock, self, self.state_writes)
 
     def count_write(self) -> bool:
         self.write_count += 1

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from ..core.errors import StoreError
+from ..core.outage_retry import OutageLog
 from ..ports.store import WorkQueue
 from ..ports.unit import Claim
 from .blocked_loop import BLOCKED_AFTER_S, BlockedLoopDetector
@@ -21,9 +22,15 @@ class LeaseRenewer:
     """Renews the worker's leases every third of a lease, and reports the claims that are lost or cancelled."""
 
     def __init__(
-        self, store: WorkQueue, lease_ms: int, held: Callable[[], Iterable[Claim]], lost: Callable[[list[Claim]], None]
+        self,
+        store: WorkQueue,
+        lease_ms: int,
+        held: Callable[[], Iterable[Claim]],
+        lost: Callable[[list[Claim]], None],
+        outages: OutageLog,
     ) -> None:
         self._store = store
+        self._outages = outages
         self._lease_ms = lease_ms
         self._held = held
         self._lost = lost
@@ -59,22 +66,23 @@ class LeaseRenewer:
             if self._held():
                 self._detector.check()
             if is_urgent or count >= checks:
-                count = 0
-                self._renew()
+                count = 0 if self._renew() else checks
                 self._stop.wait(min(MIN_RENEWAL_PAUSE_S, interval / 2))
 
-    def _renew(self) -> None:
+    def _renew(self) -> bool:
+        """Renew every lease. Return False if the store did not answer: try again soon."""
         claims = list(self._held())
         if not claims:
-            return
+            return True
         try:
             lost = self._store.renew(claims, self._lease_ms)
         except StoreError as problem:
             # If the leases expire meanwhile, the fence refuses what this worker still tries to record.
-            log.warning("could not renew %d leases: %s", len(claims), problem)
-            return
+            self._outages.report_failure(f"could not renew {len(claims)} leases, retrying", problem)
+            return False
         except Exception:  # the thread must survive: without it no lease is renewed
             log.exception("could not renew %d leases", len(claims))
-            return
+            return True
         if lost:
             self._lost(lost)
+        return True

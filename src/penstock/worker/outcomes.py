@@ -114,16 +114,19 @@ class Interruption(msgspec.Struct):
     reason: str
 
 
-class RateLimitHit(msgspec.Struct):
-    """The handler raised RateLimited: its job is released, and its queue is held for `hold_ms`."""
+class JobReturn(msgspec.Struct):
+    """The handler hit a rate limit or an outage of the store: its job is released, with no failure counted.
+
+    It is not claimed for `delay_ms`. With `holds_queue`, no job of its queue is."""
 
     output: AttemptOutput
-    hold_ms: int
     reason: str
+    delay_ms: int
+    holds_queue: bool
     writes: PendingWrites = msgspec.field(default_factory=PendingWrites)
 
 
-AttemptResult = Success | Failure | WaitSuspension | Interruption | RateLimitHit
+AttemptResult = Success | Failure | WaitSuspension | Interruption | JobReturn
 
 
 class Work(Protocol):
@@ -154,7 +157,7 @@ class Work(Protocol):
 
     def on_interruption(self, interruption: Interruption) -> CommitRequest: ...
 
-    def on_rate_limit(self, hit: RateLimitHit) -> CommitRequest: ...
+    def on_return(self, returned: JobReturn) -> CommitRequest: ...
 
 
 class Engine(Protocol):

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Sized
 
 from ..core.clock import Clock
 from ..core.errors import StoreError
+from ..core.outage_retry import OutageLog
 from ..ports.store import Listener, Store
 from ..ports.unit import Claim, ClaimBatch, ClaimRequest
 from ..telemetry.instrumentation import Instrumentation
 from .capacity import CapacityTracker, QueueLimits
-
-log = logging.getLogger("penstock.worker")
 
 MAX_IDLE_S = 5.0  # between two polls when no signal comes
 CLAIM_RETRY_MS = 500
@@ -35,6 +33,7 @@ class ClaimPoller:
         queues: dict[str, QueueLimits],
         *,
         worker: str,
+        outages: OutageLog,
         instrumentation: Instrumentation | None,
         held: Sized,
         may_claim: Callable[[], bool],
@@ -46,6 +45,7 @@ class ClaimPoller:
         self._clock = clock
         self._capacity = capacity
         self._worker = worker
+        self._outages = outages
         self._instrumentation = instrumentation
         self._held = held
         self._may_claim = may_claim
@@ -85,8 +85,9 @@ class ClaimPoller:
         claimed: ClaimBatch | None = None
         try:
             claimed = await self._store.claim(request)
+            self._outages.report_answer()
         except StoreError as problem:
-            log.warning("cannot claim jobs, retrying: %s", problem)
+            self._outages.report_failure("cannot claim jobs, retrying", problem)
         finally:
             self.take_claims(request, Counter(), claimed)
 

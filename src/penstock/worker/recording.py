@@ -17,7 +17,7 @@ from .outcomes import (
     AttemptResult,
     Failure,
     Interruption,
-    RateLimitHit,
+    JobReturn,
     Success,
     WaitSuspension,
     Work,
@@ -85,8 +85,8 @@ def _build_request(work: Work, result: AttemptResult) -> CommitRequest:
             return work.on_failure(result)
         case WaitSuspension():
             return work.on_suspension(result)
-        case RateLimitHit():
-            return work.on_rate_limit(result)
+        case JobReturn():
+            return work.on_return(result)
         case Interruption():
             return work.on_interruption(result)
 
@@ -161,7 +161,9 @@ def _outcome(result: AttemptResult) -> AttemptOutcome:
             return "retrying"
         case WaitSuspension():
             return "suspended"
-        case RateLimitHit():
+        case JobReturn(holds_queue=True):
             return "rate_limited"
+        case JobReturn():
+            return "interrupted"
         case Interruption():
             return "interrupted"

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ..commit.runtime import Runtime
+from ..core.outage_retry import OutageRetry
 from ..ports.runner import Runner
 from ..ports.unit import Claim
 from .attempt import Attempt
 from .capacity import PREFETCH_MAX_WAIT_S, CapacityTracker, Prefetcher, QueueLimits
 from .channel import LEASE_LOST, SHUTDOWN, AttemptServices
 from .leases import LeaseRenewer
-from .outcomes import Engine, RateLimitHit
+from .outcomes import Engine, JobReturn
 from .polling import ClaimPoller
 from .quarantine import Quarantine
 from .recording import record_result, report_end, report_start
@@ -49,6 +50,7 @@ class Worker:
         store = runtime.store
         self._store = store
         self._committer = runtime.committer
+        outages = runtime.committer.outages
         self._instrumentation = runtime.instrumentation
         self._engine = engine
         self._concurrency = concurrency
@@ -66,18 +68,20 @@ class Worker:
             rng=rng or random.Random(),
             max_crashes=max_crashes,
             loop=self._loop,
+            reads=OutageRetry("handlers", has_answered=True, outages=outages),
         )
         self._prefetcher = Prefetcher(concurrency, time.monotonic, max_held=store.profile.prefetch)
         self._prefetch_check: asyncio.TimerHandle | None = None
         self._capacity = CapacityTracker(name, concurrency, lease_ms, self._prefetcher)
         self._quarantine = Quarantine(max_crashes, lease_ms / 1000)
-        self._leases = LeaseRenewer(store, lease_ms, self._claims, self._report_lost)
+        self._leases = LeaseRenewer(store, lease_ms, self._claims, self._report_lost, outages)
         self._poller = ClaimPoller(
             store,
             runtime.clock,
             self._capacity,
             queues,
             worker=name,
+            outages=outages,
             instrumentation=runtime.instrumentation,
             held=self._active,
             may_claim=lambda: not self._stopping.is_set() and not self._quarantine.is_busy,
@@ -175,7 +179,7 @@ class Worker:
         has_freed_slot, is_vacated, attempt = False, False, None
         self._prefetcher.start(claim)
         try:
-            attempt = Attempt(await self._engine.open(claim), self._services)
+            attempt = Attempt(await self._services.reads.call(self._engine.open, claim), self._services)
             self._active[claim.token] = (claim, attempt)
             if interrupt is not None:
                 attempt.interrupt(interrupt)
@@ -184,7 +188,7 @@ class Worker:
             elif self._instrumentation is not None:
                 report_start(self._instrumentation, attempt.work, self.name)
             result = await attempt.run()
-            if isinstance(result, RateLimitHit):  # the queue is held: nothing more of it may start
+            if isinstance(result, JobReturn) and result.holds_queue:  # the queue is held: nothing more of it may start
                 self._release(self._prefetcher.remove(lambda held: held.queue == claim.queue))
             is_vacated = True
             self._vacate(claim)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from penstock.core.errors import StoreError
+from penstock.core.outage_retry import OutageLog
 from penstock.ports.store import WorkQueue
 from penstock.ports.unit import Claim
 
@@ -14,7 +15,12 @@ class LeaseRenewerTask:
     """Does what `worker.leases.LeaseRenewer` does, as a task on the loop."""
 
     def __init__(
-        self, store: WorkQueue, lease_ms: int, held: Callable[[], Iterable[Claim]], lost: Callable[[list[Claim]], None]
+        self,
+        store: WorkQueue,
+        lease_ms: int,
+        held: Callable[[], Iterable[Claim]],
+        lost: Callable[[list[Claim]], None],
+        _outages: OutageLog,
     ) -> None:
         self._store = store
         self._lease_ms = lease_ms

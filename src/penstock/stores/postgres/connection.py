@@ -37,8 +37,8 @@ _UNKNOWN_SETTING = ("42704", "08P01")
 # Its value is invalid, or cannot be changed in a session.
 _INVALID_SETTING = ("22023", "55P02")
 _DENIED = ("28000", "28P01", "42501", "3F000")
-# asyncpg raises InternalClientError for a connection that was cut while it was in use.
-_LOST = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+# asyncpg refuses to use a connection that was cut, before it sends anything: the same work may run on another one.
+CUT = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 # Errors that a new connection may not have: this one was cut or interrupted, the server had no slot or memory for it,
 # or it leads to a server that has become read-only.
 _BROKEN = ("08", "57P", "57014", "53200", "53300", "25P03", "25006")
@@ -63,7 +63,9 @@ async def connect(address: Address) -> Connection:
             # Nor does it pass on settings of a connection: each transaction sets its isolation instead.
             server_settings=None if address.pooled else _SETTINGS | server_settings(),
         )
-        enable_keepalive(connection._transport.get_extra_info("socket"))  # asyncpg has no public way to it
+        transport = connection._transport  # asyncpg has no public way to the socket
+        if transport is not None:  # else the connection was cut at once, and the next line raises it
+            enable_keepalive(transport.get_extra_info("socket"))
         async with _transaction_if_pooled(connection, address):
             await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=bytes, format="binary")
     except Exception as problem:
@@ -126,14 +128,18 @@ class Connections:
         self._is_closed = False
 
     async def run(self, work: Work[T]) -> T:
-        """Run work on a connection. It must be repeatable: after a conflict with another transaction it runs again."""
+        """Run work on a connection. It must be repeatable: it runs again after a conflict with another transaction, and
+        on another connection if this one was cut before it was used."""
         for attempt in range(1, TRIES + 1):
             try:
                 return await self._run_once(work)
             except asyncpg.PostgresError as problem:
                 if problem.sqlstate not in _CONFLICTS or attempt == TRIES:
                     raise translate(problem, self.address) from problem
-            except _LOST as problem:
+            except CUT as problem:
+                if attempt == TRIES:
+                    raise translate(problem, self.address) from problem
+            except OSError as problem:
                 raise translate(problem, self.address) from problem
             except StoreUnavailable as problem:
                 if attempt == TRIES or not self._may_get_one_soon(problem):
@@ -245,7 +251,9 @@ def translate(problem: BaseException, address: Address) -> StoreError:
         if state.startswith(_BROKEN) or state in _CONFLICTS:
             return StoreUnavailable(f"{where} is currently unavailable ({problem}); try again in a moment")
         return StoreError(f"{where}: {type(problem).__name__}: {problem}")
-    if isinstance(problem, _LOST):
+    if isinstance(problem, CUT):  # its text is about the driver's inner state
+        return StoreUnavailable(f"the connection to {where} was cut: try again in a moment")
+    if isinstance(problem, OSError):  # also a TimeoutError
         about = str(problem) or type(problem).__name__
         return StoreUnavailable(
             f"cannot reach {where} ({about}); check that the server is running and that the URL is right"

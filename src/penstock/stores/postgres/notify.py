@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 import asyncpg
@@ -16,7 +17,7 @@ from ...core.errors import StoreError
 from ...core.ids import new_token
 from ..change_signals import TopicSignals
 from .address import Address
-from .connection import Connection, close_connection, connect
+from .connection import CUT, Connection, Connections, connect
 from .statements import Statements
 
 log = logging.getLogger("penstock.store")
@@ -25,6 +26,7 @@ SEND_INTERVAL_S = 0.02  # many commits share one message
 MAX_PAYLOAD_BYTES = 7900  # Postgres takes 8000
 EVERYTHING = "*"
 RECONNECT_MIN_S, RECONNECT_MAX_S = 0.05, 1.0
+CLOSE_TIMEOUT_S = 1.0  # to send the last wake-ups
 
 
 class Notifier:
@@ -51,13 +53,17 @@ class Notifier:
             self._unsent |= topics
             self._has_unsent.set()
 
-    async def close(self) -> None:
+    async def close(self, connections: Connections) -> None:
+        """Stop, and send what is pending. Call it after the last commit, before `connections` is closed."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        if self._connection is not None:
-            await close_connection(self._connection)
+        if self._unsent:
+            # The listening connection may not be open yet: a command opens the store, commits and closes it.
+            with suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await connections.run(self._send_on)
 
     async def _listen(self) -> None:
         delay = RECONNECT_MIN_S
@@ -65,7 +71,7 @@ class Notifier:
             try:
                 await self._listen_once()
                 delay = RECONNECT_MIN_S
-            except (StoreError, OSError, asyncpg.PostgresError) as problem:
+            except (StoreError, OSError, asyncpg.PostgresError, *CUT) as problem:
                 log.debug("cannot listen for wake-ups, polling instead: %s", problem)
             except Exception as problem:
                 log.warning("cannot listen for wake-ups, polling instead: %r", problem)
@@ -100,17 +106,22 @@ class Notifier:
         while True:
             await self._has_unsent.wait()
             self._has_unsent.clear()
-            connection = self._connection
-            if connection is not None:
-                topics, self._unsent = self._unsent, set()
+            if self._connection is not None:
                 try:
-                    await connection.execute(self._sql.notify, self._channel, self._payload(topics))
+                    await self._send_on(self._connection)
                 except Exception as problem:
                     log.debug("a wake-up was not sent: %s", problem)
-                    self._unsent |= topics
             await asyncio.sleep(SEND_INTERVAL_S)
             if self._unsent:
                 self._has_unsent.set()
+
+    async def _send_on(self, connection: Connection) -> None:
+        topics, self._unsent = self._unsent, set()
+        try:
+            await connection.execute(self._sql.notify, self._channel, self._payload(topics))
+        except BaseException:  # `close` may have cancelled it: then it sends them
+            self._unsent |= topics
+            raise
 
     def _payload(self, topics: set[str]) -> str:
         text = "\n".join((self._sender, *topics))

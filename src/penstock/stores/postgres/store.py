@@ -83,9 +83,9 @@ class PostgresStore:
 
     async def close(self) -> None:
         await self._server_clock.stop()
-        await self._notifier.close()
         if self._writes:
             await asyncio.wait(self._writes)
+        await self._notifier.close(self._connections)
         await self._connections.close()
         await asyncio.to_thread(self._lease_renewer.close)
 

@@ -112,7 +112,7 @@ async def open_with_retry(subject: str, open: Callable[[], Awaitable[None]], tim
 @asynccontextmanager
 async def deadline(subject: str, timeout: Duration | None, queues: str) -> AsyncIterator[OutageRetry]:
     """Yield a retry policy for reads; raise WaitTimeout with the likely reason when the time is up."""
-    outage_retry = OutageRetry(f"the end of {subject}")
+    outage_retry = OutageRetry(f"the end of {subject}", has_answered=True)  # when the App was opened
     try:
         async with asyncio.timeout(to_ms(timeout) / 1000 if timeout is not None else None):
             yield outage_retry

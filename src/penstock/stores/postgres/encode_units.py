@@ -26,6 +26,7 @@ from ...ports.unit import (
     Suspended,
     Unit,
     WaitChange,
+    gives_attempt_back,
     needs_receipt,
 )
 from ..child_results import error_text
@@ -164,7 +165,7 @@ class EncodedUnits:
             unit.id, needs_receipt(unit), *fence, self._run_positions.get(_run_of(unit) or ""),
             *(_run_write(run) if run is not None else _NO_RUN),
             *(encode_outcome(unit.outcome) if unit.outcome is not None and claim is not None else _NO_OUTCOME),
-            unit.progress, has_extras,
+            unit.progress, has_extras, int(gives_attempt_back(unit.outcome)),
         )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ _STATE = ("unit", "key", "value", "expect", "expires")
 _UNIT = (
     "id", "is_remembered", "job", "attempt", "token", "needs_open_run", "run", "expected_version", "after_unit", "kind",
     "flow", "status", "closed", "paused", "cancels_jobs", "record", "end_state", "failed", "due", "result", "error",
-    "progress", "has_extras",
+    "progress", "has_extras", "uncounted",
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from ...ports.unit import (
     Suspended,
     Unit,
     WaitChange,
+    gives_attempt_back,
     needs_receipt,
 )
 from .job_options import bullmq_options, escape_id, unescape_id
@@ -138,24 +139,26 @@ def _schedule(row: ScheduleRow) -> tuple[Part, ...]:
 
 
 def _outcome(outcome: Outcome) -> tuple[Part, ...]:
-    """Return kind, due time, the text for BullMQ's tools, error, count and age of jobs to keep, and stack trace."""
+    """Return kind, due time, the text for BullMQ's tools, error, count and age of jobs to keep, stack trace, and
+    whether the attempt gives its number back."""
+    back = _FLAG[gives_attempt_back(outcome)]
     match outcome:
         case Completed(result=result, keep=None):
             return "G", NO_RESULT if result is None else result
         case Completed(result=result, keep=keep):
-            return "O", "completed", "", NO_RESULT if result is None else result, "", *_keep(keep), ""
+            return "O", "completed", "", NO_RESULT if result is None else result, "", *_keep(keep), "", ""
         case RetryAt(due=due, error=error):
             reason, stack = _reason_and_stack(error)
-            return "O", "retry", due, reason, error, "", "", stack
+            return "O", "retry", due, reason, error, "", "", stack, ""
         case Dead(error=error, keep=keep):
             reason, stack = _reason_and_stack(error)
-            return "O", "dead", "", reason, error, *_keep(keep), stack
+            return "O", "dead", "", reason, error, *_keep(keep), stack, back
         case Suspended(due=due):
-            return "O", "suspended", "" if due is None else due, "", "", "", "", ""
+            return "O", "suspended", "" if due is None else due, "", "", "", "", "", back
         case Cancelled(reason=reason):
-            return "O", "cancelled", "", reason, "", "", "", ""
+            return "O", "cancelled", "", reason, "", "", "", "", ""
         case Released(due=due, hold_until=hold):
-            return "O", "released", due, "" if hold is None else hold, "", "", "", ""
+            return "O", "released", due, "" if hold is None else hold, "", "", "", "", back
 
 
 def _keep(keep: KeepJobs | None) -> tuple[Part, Part]:

@@ -100,7 +100,7 @@ class Claimer:
 
     def _memos(self, rows: Sequence[Sequence[Any]]) -> dict[str, dict[str, bytes]]:
         """Read the memos of jobs that were claimed before or continue another job, by scope, with one statement."""
-        scopes = [row[11] or row[7] for row in rows if row[12] or row[11] is not None]
+        scopes = [row[11] or row[7] for row in rows if row[12] or row[18] or row[11] is not None]
         found: dict[str, dict[str, bytes]] = {}
         if scopes:
             encoded = msgspec.json.encode(scopes).decode()
@@ -111,7 +111,7 @@ class Claimer:
     def _activate(self, queue: str, row: Sequence[Any], memos: dict[str, bytes], request: ClaimRequest) -> Claim:
         (
             pk, run, _, _, _, version, record, job, name, payload, opts, scope, attempt, failures, crashes, stream,
-            prefix, kind,
+            prefix, kind, _,
         ) = row  # fmt: skip
         execute = self._cursor.execute
         attempt += 1

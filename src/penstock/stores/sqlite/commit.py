@@ -29,6 +29,7 @@ from ...ports.unit import (
     SettleWait,
     Suspended,
     Unit,
+    gives_attempt_back,
     needs_receipt,
 )
 from . import children, dedupe, retention
@@ -234,7 +235,7 @@ class UnitWriter:
     def _write_job(self, unit: Unit) -> None:
         claim, outcome = unit.claim, unit.outcome
         assert claim is not None
-        execute, pk, now = self._cursor.execute, claim.handle, self._now
+        execute, pk, now, back = self._cursor.execute, claim.handle, self._now, gives_attempt_back(outcome)
         if unit.progress is not None:
             execute(SQL.set_progress, (unit.progress, pk))
         match outcome:
@@ -245,13 +246,13 @@ class UnitWriter:
             case RetryAt(due=due, error=error):
                 execute(SQL.retry_job, (due, unit.id, error, pk))
             case Dead(error=error):
-                execute(SQL.fail_job, (FAILED, now, unit.id, error, pk))
+                execute(SQL.fail_job, (FAILED, now, unit.id, error, back, pk))
             case Cancelled():
                 execute(SQL.finish_job, (CANCELLED, now, unit.id, None, pk))
             case Suspended(due=due):
-                execute(SQL.suspend_job, (SUSPENDED if due is None else DELAYED, due or 0, unit.id, pk))
+                execute(SQL.suspend_job, (SUSPENDED if due is None else DELAYED, due or 0, unit.id, back, pk))
             case Released(due=due, hold_until=hold_until):
-                execute(SQL.release_job, (DELAYED if due > now else WAITING, due, unit.id, pk))
+                execute(SQL.release_job, (DELAYED if due > now else WAITING, due, unit.id, back, pk))
                 if hold_until is not None:
                     execute(SQL.hold_queue, (claim.queue, hold_until))
         if isinstance(outcome, RetryAt | Released | Suspended):

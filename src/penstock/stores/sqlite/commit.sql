@@ -47,16 +47,17 @@ ON CONFLICT (id) DO NOTHING;
 UPDATE jobs SET state = ?, finished = ?, unit = ?, result = ?, lease = NULL WHERE pk = ?;
 
 -- name: fail_job
-UPDATE jobs SET state = ?, finished = ?, unit = ?, error = ?, failures = failures + 1, lease = NULL WHERE pk = ?;
+UPDATE jobs SET state = ?, finished = ?, unit = ?, error = ?, failures = failures + 1, lease = NULL, attempt = attempt - ?
+WHERE pk = ?;
 
 -- name: retry_job
 UPDATE jobs SET state = 1, due = ?, unit = ?, error = ?, failures = failures + 1, lease = NULL WHERE pk = ?;
 
 -- name: release_job
-UPDATE jobs SET state = ?, due = ?, unit = ?, lease = NULL WHERE pk = ?;
+UPDATE jobs SET state = ?, due = ?, unit = ?, lease = NULL, attempt = attempt - ? WHERE pk = ?;
 
 -- name: suspend_job
-UPDATE jobs SET state = ?, due = ?, unit = ?, lease = NULL WHERE pk = ?;
+UPDATE jobs SET state = ?, due = ?, unit = ?, lease = NULL, attempt = attempt - ? WHERE pk = ?;
 
 -- name: sleeping_job
 SELECT pk, queue FROM jobs WHERE id = ? AND state IN (1, 3);
@@ -191,7 +192,7 @@ SELECT count(*) FROM jobs WHERE queue = ? AND state = 2;
 
 -- name: waiting_jobs
 SELECT j.pk, j.run, r.closed, r.paused, j.rate_key, r.version, r.record, j.id, j.name, j.payload, j.opts, j.scope,
-       j.attempt, j.failures, j.crashes, j.started_stream, j.started_prefix, r.kind
+       j.attempt, j.failures, j.crashes, j.started_stream, j.started_prefix, r.kind, j.unit
 FROM jobs j LEFT JOIN runs r ON r.id = j.run WHERE j.queue = ? AND j.state = 0 ORDER BY j.priority, j.pk LIMIT ?;
 
 -- name: claim_job

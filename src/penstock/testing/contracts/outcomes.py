@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -13,13 +15,14 @@ from ...ports.unit import (
     Dead,
     Fenced,
     JobState,
+    Memo,
     Outcome,
     Released,
     RetryAt,
     Suspended,
 )
 from ..clock import FakeClock
-from .samples import ERROR, add_and_claim, apply, claim, claim_one, claim_request, event, names, unit
+from .samples import ERROR, STREAM, add_and_claim, apply, claim, claim_one, claim_request, event, names, started, unit
 from .store_under_test import StoreUnderTest
 
 
@@ -123,6 +126,27 @@ class OutcomeContract(StoreUnderTest):
         assert two.token != one.token
         forged = msgspec.structs.replace(two, token=one.token)
         assert await apply(store, unit(claim=forged, outcome=Completed())) == Fenced()
+
+    @pytest.mark.parametrize("outcome", [Released(gives_attempt_back=True), Suspended(1, gives_attempt_back=True)])
+    async def test_an_attempt_that_gives_its_number_back(self, store: Store, outcome: Outcome) -> None:
+        one = await add_and_claim(store, "j", started=started())
+        memo = Memo(one.scope, "call#1", b"7")
+        await apply(store, unit(claim=one, outcome=outcome, memos=[memo]))
+        row = await store.job("j")
+        assert row is not None
+        assert (row.attempt, row.failures) == (0, 0)
+        two = await claim_one(store)
+        assert (two.attempt, two.memos) == (1, {"call#1": b"7"})
+        assert await apply(store, unit(claim=one, outcome=Completed())) == Fenced()
+        assert await asyncio.to_thread(store.renew, [one], 30_000) == [one]
+        assert isinstance(await apply(store, unit(claim=two, outcome=RetryAt(0, ERROR))), Committed)
+        three = await claim_one(store)
+        assert three.attempt == 2
+        await apply(store, unit(claim=three, outcome=Dead(ERROR, gives_attempt_back=True)))
+        row = await store.job("j")
+        assert row is not None
+        assert (row.attempt, row.failures) == (1, 2)
+        assert [event.meta["attempt"] for event in await store.read(STREAM) if event.meta] == [1, 1, 2]
 
 
 async def _end(store: Store, outcome: Outcome) -> JobRow:

@@ -303,7 +303,8 @@ BEGIN
         state = CASE WHEN x.end_state = 0 AND x.due > now THEN 1 ELSE x.end_state END,
         due = coalesce(x.due, k.due),
         finished = CASE WHEN x.end_state >= 4 THEN now END,
-        unit = x.id, result = x.result, error = coalesce(x.error, k.error), failures = k.failures + x.failed, lease = NULL
+        unit = x.id, result = x.result, error = coalesce(x.error, k.error), failures = k.failures + x.failed,
+        attempt = k.attempt - x.uncounted, lease = NULL
       FROM unnest(units) WITH ORDINALITY AS x
       WHERE x.ordinality BETWEEN first AND last AND x.end_state IS NOT NULL AND verdicts[x.ordinality] = 0
         AND k.pk = job_pks[x.job];
@@ -411,7 +412,7 @@ BEGIN
     IF cardinality(taken) > 0 THEN
       SELECT array_agg((k.id, k.queue, k.name, k.payload, k.opts, coalesce(k.scope, k.id), k.attempt, k.failures, k.crashes,
                         k.pk, k.run, 0, NULL, k.started_stream, NULL)::penstock.claimed_job),
-             bool_or(k.attempt > 1 OR k.scope IS NOT NULL), bool_or(k.run IS NOT NULL),
+             bool_or(k.attempt > 1 OR k.unit IS NOT NULL OR k.scope IS NOT NULL), bool_or(k.run IS NOT NULL),
              array_agg(k.started_stream) FILTER (WHERE k.started_stream IS NOT NULL),
              array_agg((k.started_prefix || '"attempt":' || k.attempt || ',"worker":"' || request.worker || '"}}')::json)
                FILTER (WHERE k.started_stream IS NOT NULL)

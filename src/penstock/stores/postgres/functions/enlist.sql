@@ -27,7 +27,7 @@ BEGIN
             ORDER BY 1) AS k),
     ARRAY(SELECT (u.id, u.is_remembered, NULL, NULL, NULL, false, array_position(run_ids, d.doc ->> 'run_id'),
                   u.expected_version, NULL, u.kind, u.flow, u.status, u.closed, u.paused, u.cancels_jobs, decode(u.record, 'base64'),
-                  NULL, NULL, NULL, NULL, NULL, NULL, u.has_extras)::penstock.new_unit
+                  NULL, NULL, NULL, NULL, NULL, NULL, u.has_extras, 0)::penstock.new_unit
           FROM numbered AS d, json_to_record(d.doc -> 'unit') AS u (
             id text, is_remembered boolean, expected_version bigint, kind text, flow text, status text, closed boolean, paused boolean,
             cancels_jobs boolean, record text, has_extras boolean) ORDER BY d.n),

@@ -47,7 +47,7 @@ BEGIN
     FROM penstock.commit_units(
       now_override, array_remove(ARRAY[unit_count], 0), '{}', pks, '{}',
       ARRAY(SELECT (f.unit, false, f.n, f.attempt, f.token, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                    4, 0, NULL, f.result, NULL, NULL, false)::penstock.new_unit
+                    4, 0, NULL, f.result, NULL, NULL, false, 0)::penstock.new_unit
             FROM unnest(unit_ids, attempts, tokens, results) WITH ORDINALITY AS f (unit, attempt, token, result, n)
             ORDER BY f.n),
       '{}',
@@ -90,7 +90,7 @@ BEGIN
       UPDATE penstock.jobs AS j SET state = 2, attempt = j.attempt + 1, token = request.secret || '.' || j.pk,
                                     lease = now + lease_ms
       FROM picked AS x WHERE j.pk = x.pk
-      RETURNING x.ordinality, j.priority, j.pk, j.attempt > 1 OR j.scope IS NOT NULL AS has_memos, j.started_stream,
+      RETURNING x.ordinality, j.priority, j.pk, j.attempt > 1 OR j.unit IS NOT NULL OR j.scope IS NOT NULL AS has_memos, j.started_stream,
                 j.started_prefix || '"attempt":' || j.attempt || ',"worker":"' || request.worker || '"}}' AS started_body,
                 (j.id, j.queue, j.name, j.payload, j.opts, coalesce(j.scope, j.id), j.attempt, j.failures, j.crashes, j.pk,
                  NULL, 0, NULL, j.started_stream, NULL)::penstock.claimed_job AS claim)

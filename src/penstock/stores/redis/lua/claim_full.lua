@@ -178,7 +178,7 @@ local function claim_job(name, base, id, set, job, head, demand)
     started_events[#started_events + 1] = {job['nq:stream'], body}
   end
   local scope, memos = job['nq:scope'] or id, {}
-  if job.ats ~= '1' or job['nq:scope'] then memos = call('HGETALL', NS .. 'memos:' .. scope) end
+  if job.ats ~= '1' or job['nq:unit'] or job['nq:scope'] then memos = call('HGETALL', NS .. 'memos:' .. scope) end
   claims[#claims + 1] = {id, name, job.name, job.data, job['nq:opts'] or '{}', scope, tonumber(job.ats), token,
     tonumber(job['nq:failures'] or 0), tonumber(job['nq:crashes'] or 0), job['nq:run'] or false,
     head and tonumber(head[1]) or 0, head and head[4] or false, job.rjk or false, job.rjk and job.opts or false,

@@ -116,6 +116,7 @@ local function end_attempt(queue, id, unit, out)
   end
   flush_all()
   call('HSET', key, 'nq:unit', unit, 'nq:token', '')
+  if out.gives_attempt_back then call('HINCRBY', key, 'ats', -1) end
   local parent = out.parent
   if out.error then
     call('HSET', key, 'nq:error', out.error)

@@ -25,8 +25,9 @@ local function read_rare_part(letter, i)
     return 4
   elseif letter == 'O' then
     outcome = {kind = ARGV[i], due = tonumber(ARGV[i + 1]), value = ARGV[i + 2], error = optional(ARGV[i + 3]),
-      count = tonumber(ARGV[i + 4]), age = tonumber(ARGV[i + 5]), stack = optional(ARGV[i + 6])}
-    return 7
+      count = tonumber(ARGV[i + 4]), age = tonumber(ARGV[i + 5]), stack = optional(ARGV[i + 6]),
+      gives_attempt_back = ARGV[i + 7] == '1'}
+    return 8
   elseif letter == 'B' then -- more of the job
     local job = jobs[#jobs]
     job.priority, job.due, job.scope = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 2]

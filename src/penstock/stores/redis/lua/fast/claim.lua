@@ -45,7 +45,7 @@ local function check_job(queue, id, token, claimed, reply)
   end
   local attempt, scope, memos, memo_count = '1', job['nq:scope'] or id, nil, 0
   if job.ats then attempt = tostring(job.ats + 1) end
-  if attempt ~= '1' or job['nq:scope'] then
+  if attempt ~= '1' or job['nq:unit'] or job['nq:scope'] then
     memos = call('HGETALL', NS .. 'memos:' .. scope)
     memo_count = #memos
   end

@@ -85,6 +85,7 @@ class Workers:
     ) -> None:
         self._runtime = runtime
         self._store = runtime.store
+        self._outages = runtime.committer.outages
         self._engine = _ClaimEngine(open_claim)
         self._schedules = schedules
         self._start_on = start_on
@@ -253,7 +254,7 @@ class Workers:
                         await self._start_on.register(registry.flows)
                         kept = registry
                 except StoreError as problem:
-                    log.warning("cannot register which events start flows, retrying: %s", problem)
+                    self._outages.report_failure("cannot register which events start flows, retrying", problem)
                 await listener.wait(5.0 if kept is None else None)
 
     async def _sweep(self) -> None:
@@ -262,7 +263,7 @@ class Workers:
             try:
                 await self._sweep_all()
             except StoreError as problem:
-                log.warning("cannot apply retention, retrying later: %s", problem)
+                self._outages.report_failure("cannot apply retention, retrying later", problem)
 
     async def _sweep_all(self) -> None:
         """Sweep in small batches. After each, rest several times as long as it took: work goes first."""

@@ -279,7 +279,8 @@ class Committer:
         except Exception as problem:
             await self._isolate(batch, problem)
             return
-        self.outages.report_answer()
+        if self.outages.since is not None:
+            self.outages.report_answer()
         again: list[CommitRequest] = []
         for request, receipt in zip(batch, reply.receipts, strict=True):
             self._settle(request, receipt, again)

@@ -23,11 +23,11 @@ FIRST_WARNING_PAUSE_S, MAX_WARNING_PAUSE_S = 10.0, 600.0
 class OutageLog:
     """Logs outages of a store: a warning at the start, fewer and fewer while one lasts, and a line at its end.
 
-    Everything that uses the store for the same purpose shares one. Short outages in a row are logged like a long one."""
+    Everything that uses the store for one purpose shares one. Short outages in a row are logged like a long one."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._since: float | None = None  # when the outage started
+        self.since: float | None = None  # when the outage started
         self._has_warned = False
         self._next_warning = 0.0
         self._pause = FIRST_WARNING_PAUSE_S
@@ -35,8 +35,8 @@ class OutageLog:
     def report_failure(self, what: str, problem: Exception) -> None:
         """Note that a call failed. `what` names it and says what happens now."""
         now = self._now()
-        if self._since is None:
-            self._since, self._has_warned = now, False
+        if self.since is None:
+            self.since, self._has_warned = now, False
             if now >= self._next_warning:
                 self._pause = FIRST_WARNING_PAUSE_S
         if now < self._next_warning:
@@ -48,7 +48,7 @@ class OutageLog:
 
     def report_answer(self, what: str = "") -> None:
         """Note that the store answered."""
-        since, self._since = self._since, None
+        since, self.since = self.since, None
         if since is not None and self._has_warned:
             prefix = f"{what}: " if what else ""
             log.warning("%sthe store answers again after %s", prefix, format_ms((self._now() - since) * 1000))

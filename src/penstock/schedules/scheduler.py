@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from ..core.errors import StoreError
+from ..core.outage_retry import OutageLog
 from ..ports.store import ScheduleRow, Store
 from .spec import (
     FireSlot,
@@ -56,6 +57,7 @@ class Scheduler:
     def __init__(self, store: Store, starter: SlotStarter) -> None:
         self._store = store
         self._starter = starter
+        self._outages = OutageLog()
         self._now = 0
         self._stuck: dict[str, int] = {}  # schedule -> the slot that could not fire
         self._topics: frozenset[str] = frozenset()  # signals of the runs that held slots wait for
@@ -79,8 +81,9 @@ class Scheduler:
                 pass
             due = await self._store.next_schedule(self._now)
         except StoreError as problem:
-            log.warning("cannot read schedules, retrying: %s", problem)
+            self._outages.report_failure("cannot read schedules, retrying", problem)
             return STUCK_RETRY_S
+        self._outages.report_answer("schedules")
         pause = MAX_IDLE_S if due is None else min(max((due - self._now) / 1000, 0.001), MAX_IDLE_S)
         return min(pause, STUCK_RETRY_S) if self._stuck else pause
 

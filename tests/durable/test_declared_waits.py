@@ -30,7 +30,7 @@ async def test_an_event_wait_before_the_handler(kit: Any) -> None:
         assert ran == []
         await app.emit("paid", {"id": 7, "by": "card"})
         assert (await app.finish(run)).result == [7, "card"]
-        assert ran == [2]
+        assert ran == [1]
 
 
 @pytest.mark.parametrize("takes", [1, 2])
@@ -228,3 +228,37 @@ async def test_a_declared_trigger_is_announced_once(kit: Any) -> None:
 def test_only_a_trigger_can_be_announced() -> None:
     with pytest.raises(DefinitionError, match="announce"):
         Await("event", event="paid", announce=print)
+
+
+async def test_an_attempt_is_an_execution_of_the_handler_everywhere(app: Any) -> None:
+    ran: list[int] = []
+
+    @flow("ship", retry={"attempts": 2, "backoff": {"type": "fixed", "delay": "1ms"}}, wait=Await("event", "paid"))
+    async def ship(ctx: Context) -> None:
+        ran.append(ctx.attempt)
+        raise ValueError("no")
+
+    async with app(ship) as a, a.workers.background():
+        run = await a.start("ship")
+        await a.wait_for_step(run, "ship", "suspended")
+        await a.emit("paid", 1)
+        assert await a.wait_for_end(run) == "failed"
+        (letter,) = await a.list_dead_letters()
+        failures = await a.events_of(run, "step.failed")
+        started = await a.events_of(run, "step.started")
+        row = await a.jobs.get(letter.original_job_id)
+        assert [event.meta["attempt"] for event in failures] == ran == [1, 2]
+        assert [event.meta["attempt"] for event in started] == [1, 1, 2]  # before and after the wait, then the retry
+        assert {row.attempt, letter.attempts_made, (await a.runs.get(run)).steps["ship"].attempt} == {2}
+
+
+async def test_a_wait_after_the_handler_is_part_of_its_attempt(app: Any) -> None:
+    @flow("cook", wait=Await("time", delay="50ms"))
+    async def cook(ctx: Context) -> int:
+        return ctx.attempt
+
+    async with app(cook) as a, a.workers.background():
+        run, _ = await a.run_to_end("cook")
+        assert await a.result(run) == 1
+        assert (await a.events_of(run, "step.completed"))[0].meta["attempt"] == 1
+        assert (await a.runs.get(run)).steps["cook"].attempt == 1

@@ -15,17 +15,19 @@ import pytest
 from penstock import SyncApp, flow, job, step
 from penstock.core.errors import ConfigError, StaleAttempt, UnknownQueue
 from penstock.core.ids import step_job_id
-from penstock.ports.unit import ClaimRequest, QueueDemand
+from penstock.ports.unit import ClaimRequest, QueueDemand, Unit
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
+from penstock.worker.quarantine import alone_memo
 
 LEASE = "30s"
 
 
-async def die_with(app: Any, queue: str) -> None:
+async def die_with(app: Any, queue: str, *, is_alone: bool = False) -> None:
     """A worker that claims a job and disappears."""
-    claims = (await app.store.claim(ClaimRequest((QueueDemand(queue, 1),), 30_000, "doomed"))).claims
-    assert len(claims) == 1
+    (claim,) = (await app.store.claim(ClaimRequest((QueueDemand(queue, 1),), 30_000, "doomed"))).claims
+    if is_alone:
+        await app.store.commit([Unit("alone", claim=claim, memos=[alone_memo(claim)])])
 
 
 # Lost leases
@@ -207,15 +209,60 @@ async def test_a_job_that_kills_its_workers_is_a_dead_letter(app: Any, clock: Fa
 
     async with app(work, clock=clock, max_crashes=cap) as a:
         run = await a.start("poison")
-        for _ in range(runs):
-            await die_with(a, "default")
+        for n in range(runs):
+            await die_with(a, "default", is_alone=n == cap)
             a.advance_clock("31s")
         async with a.workers.background():
             assert await a.wait_for_end(run) == "failed"
         assert ran == [], "it is not tried once more"
         (letter,) = await a.list_dead_letters()
         assert letter.error["code"] == "worker_lost"
-        assert (await a.events_of(run, "step.failed"))[0].data["code"] == "worker_lost"
+        (failed,) = await a.events_of(run, "step.failed")
+        assert failed.data["code"] == "worker_lost"
+        row = await a.jobs.get(step_job_id(run, "work", 1))
+        view = (await a.runs.get(run)).steps["work"]
+        assert {row.attempt, letter.attempts_made, failed.meta["attempt"], view.attempt} == {runs}
+
+
+async def test_a_job_whose_workers_died_while_it_had_neighbours_is_tried_alone(app: Any, clock: FakeClock) -> None:
+    @flow("innocent")
+    async def work(ctx: Any) -> int:
+        return ctx.attempt
+
+    async with app(work, clock=clock, max_crashes=1) as a:
+        run = await a.start("innocent")
+        for _ in range(5):
+            await die_with(a, "default")
+            a.advance_clock("31s")
+        async with a.workers.background():
+            assert await a.result(run, timeout=20) == 6
+        assert await a.list_dead_letters() == []
+
+
+async def test_a_suspect_that_is_released_without_running_is_no_attempt(app: Any, clock: FakeClock) -> None:
+    ran: list[tuple[int, int]] = []
+
+    @job(queue="q")
+    async def work(n: int, ctx: Any) -> int:
+        ran.append((n, ctx.attempt))
+        await asyncio.sleep(0.05)
+        return ctx.attempt
+
+    async with app(work, clock=clock, max_crashes=1) as a:
+        ids = [await a.enqueue("q", n) for n in range(3)]
+        for _ in ids:
+            await die_with(a, "q")
+        a.advance_clock("31s")
+        async with a.workers.background():
+            assert [await a.jobs.result(id, timeout=20) for id in ids] == [2, 2, 2]
+        assert sorted(ran) == [(0, 2), (1, 2), (2, 2)]
+        assert [(await a.jobs.get(id)).attempt for id in ids] == [2, 2, 2]
+        events = await a.job_events("q", "job.active", "job.returned", "job.completed")
+        released = [event for event in events if event.kind == "job.returned"]
+        assert released, "one job runs alone, the others go back"
+        assert {event.meta["attempt"] for event in released} == {1}
+        assert {event.meta["attempt"] for event in events if event.kind == "job.completed"} == {2}
+        assert sum(event.kind == "job.active" for event in events) == 3 + len(released) + 3
 
 
 # Stopping

@@ -36,7 +36,7 @@ from ..ports.unit import (
     Suspended,
     Unit,
 )
-from ..worker.channel import SHUTDOWN
+from ..worker.channel import RELEASED
 from ..worker.engines import PreflightProblem, RecordSummary
 from ..worker.outcomes import AttemptOutput, Failure, Interruption, JobReturn, Success, WaitSuspension, pack_record
 from . import run_record as records
@@ -236,35 +236,38 @@ class StepWork:
         return self._request(success.output, decide, Completed(success.result), success)
 
     def on_failure(self, failure: Failure) -> CommitRequest:
-        error = msgspec.to_builtins(failure.error)
-        ended, attempts = self._ended_step(failure.output), self.handler.retry.attempts
+        error, now = msgspec.to_builtins(failure.error), self._engine.clock.now_ms()
+        ended, attempts = self._ended_step(failure.output, failure.is_counted), self.handler.retry.attempts
         if failure.retry_in_ms is not None:
-            due = self._engine.clock.now_ms() + failure.retry_in_ms
+            due = now + failure.retry_in_ms
             outcome = RetryAt(due, pack_record(error))
             return self._request(failure.output, lambda d: d.on_retry(ended, error, attempts, due), outcome, failure)
-        jobs = (
-            [build_dead_letter(self, failure.error, self._engine.clock.now_ms())] if self.handler.dead_letters else []
-        )
-        return self._request(
-            failure.output, lambda d: d.on_failed(ended, error, attempts), Dead(pack_record(error)), failure, jobs
-        )
+        jobs = [build_dead_letter(self, failure.error, now, ended.attempt)] if self.handler.dead_letters else []
+        dead = Dead(pack_record(error), gives_attempt_back=not failure.is_counted)
+        return self._request(failure.output, lambda d: d.on_failed(ended, error, attempts), dead, failure, jobs)
 
     def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in suspension.emitted]
         ended = self._ended_step(suspension.output)
+        outcome = Suspended(suspension.due, gives_attempt_back=not suspension.is_counted)
 
         def decide(decider: Decider) -> Decision | None:
             return decider.on_suspended(ended, emitted) if emitted else None
 
-        return self._request(suspension.output, decide, Suspended(suspension.due), suspension)
+        return self._request(suspension.output, decide, outcome, suspension)
 
     def on_interruption(self, interruption: Interruption) -> CommitRequest:
         def build(_version: int, data: bytes | None) -> Unit:
             is_closed = data is None or records.decode(data).closed
-            is_shutdown = interruption.reason == SHUTDOWN
-            outcome: Outcome = Cancelled(interruption.reason) if is_closed and not is_shutdown else Released()
-            bodies = interruption.output.live_events if is_shutdown and not is_closed else []
+            is_released = interruption.reason in RELEASED
+            if is_closed and not is_released:
+                outcome: Outcome = Cancelled(interruption.reason)
+            else:
+                outcome = Released(gives_attempt_back=not interruption.is_counted)
+            bodies = interruption.output.live_events if is_released and not is_closed else []
             events = [NewEvent(self.stream, body) for body in bodies]
+            if is_released and not is_closed and not interruption.is_counted:
+                events.append(self._build_returned({"reason": interruption.reason}, is_counted=False))
             return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=outcome, events=events)
 
         return self._commit_request(build)
@@ -291,15 +294,15 @@ class StepWork:
 
         return self._commit_request(build)
 
-    def _build_returned(self, data: dict[str, Any]) -> NewEvent:
-        meta = {"attempt": self.claim.attempt, **({"n": self.n} if self.n > 1 else {})}
+    def _build_returned(self, data: dict[str, Any], *, is_counted: bool = True) -> NewEvent:
+        meta = {"attempt": self.claim.attempt - (not is_counted), **({"n": self.n} if self.n > 1 else {})}
         raw = msgspec.Raw(pack_record(data))
         body = EventBody("step.returned", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
         return NewEvent(self.stream, self.bodies.encode(body))
 
-    def _ended_step(self, output: AttemptOutput) -> EndedStep:
-        claim = self.claim
-        return EndedStep(self._step, self.n, claim.job, claim.attempt, claim.payload, output.duration_ms)
+    def _ended_step(self, output: AttemptOutput, is_counted: bool = True) -> EndedStep:
+        claim, attempt = self.claim, self.claim.attempt - (not is_counted)
+        return EndedStep(self._step, self.n, claim.job, attempt, claim.payload, output.duration_ms)
 
     def _request(
         self,
@@ -368,11 +371,12 @@ class OtherVersionWork(StepWork):
             return super().on_interruption(interruption)
         due = self._engine.clock.now_ms() + self._engine.version_policy.release_delay_ms(self.claim.job)
         data = {"reason": interruption.reason, "version": self._run_version, "until": to_iso(due)}
-        returned = self._build_returned(data)
+        returned = self._build_returned(data, is_counted=False)
+        outcome = Released(due, gives_attempt_back=True)
 
         def build(_version: int, data: bytes | None) -> Unit:
             if data is None or records.decode(data).closed:
                 return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
-            return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Released(due), events=[returned])
+            return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=outcome, events=[returned])
 
         return self._commit_request(build)

@@ -167,7 +167,7 @@ def _step_completed(view: RunView, event: Event, data: dict[str, Any], meta: dic
 
 def _step_failed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
-    step.error, step.code = data.get("error"), data.get("code")
+    step.error, step.code, step.attempt = data.get("error"), data.get("code"), meta.get("attempt", step.attempt)
     if data.get("willRetry"):
         step.status, step.next_retry_at = "retrying", data.get("nextRetryAt")
     else:
@@ -187,7 +187,7 @@ def _step_redriven(view: RunView, event: Event, data: dict[str, Any], meta: dict
 def _step_returned(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     """Show a step as pending after its worker released it."""
     step = _step(view, event, meta)
-    step.status = "pending"
+    step.status, step.attempt = "pending", meta.get("attempt", step.attempt)
 
 
 def _step_progress(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ class DeadLetter(msgspec.Struct, rename="camel", omit_defaults=True):
     options: Any = None
 
 
-def build_dead_letter(work: Work, error: ErrorInfo, now: int) -> NewJob:
+def build_dead_letter(work: Work, error: ErrorInfo, now: int, attempts: int) -> NewJob:
     """Build the dead letter of a claim whose failure is final. Its id is the same each time, so it is stored once."""
     claim = work.claim
     body = DeadLetter(
@@ -41,7 +41,7 @@ def build_dead_letter(work: Work, error: ErrorInfo, now: int) -> NewJob:
         claim.queue,
         {"message": error.error, "name": error.name, "code": error.code, "stack": error.stack},
         to_iso(now),
-        claim.failures + 1,
+        attempts,
         work.run_id,
         work.flow,
         work.step,

@@ -33,7 +33,7 @@ from ..ports.unit import (
     Started,
     Unit,
 )
-from ..worker.channel import SHUTDOWN
+from ..worker.channel import RELEASED
 from ..worker.outcomes import AttemptOutput, Failure, Interruption, JobReturn, Success, WaitSuspension, pack_record
 from .dead_letters import build_dead_letter
 
@@ -183,13 +183,14 @@ class JobWork:
         error = msgspec.to_builtins(failure.error)
         due = None if failure.retry_in_ms is None else now + failure.retry_in_ms
         data = {**error, "willRetry": due is not None, **({"nextRetryAt": to_iso(due)} if due is not None else {})}
-        meta = {"maxAttempts": self.handler.retry.attempts, **self._duration(failure.output)}
+        attempt = self.claim.attempt - (not failure.is_counted)
+        meta = {"attempt": attempt, "maxAttempts": self.handler.retry.attempts, **self._duration(failure.output)}
         events = [self._event("schema.error", pack_record(failure.schema_error))] if failure.schema_error else []
         events.append(self._event("job.failed", pack_record(data), meta))
         if due is not None:
             return self._request(failure.output, RetryAt(due, pack_record(error)), events, writes=failure.writes)
-        jobs = [build_dead_letter(self, failure.error, now)] if self.handler.dead_letters else []
-        outcome = Dead(pack_record(error), self._keep_failed)
+        jobs = [build_dead_letter(self, failure.error, now, attempt)] if self.handler.dead_letters else []
+        outcome = Dead(pack_record(error), self._keep_failed, not failure.is_counted)
         return self._request(failure.output, outcome, events, jobs=jobs, writes=failure.writes)
 
     def on_return(self, returned: JobReturn) -> CommitRequest:
@@ -203,13 +204,21 @@ class JobWork:
         raise AssertionError(f"job {self.claim.job} is not part of a run and cannot wait")
 
     def on_interruption(self, interruption: Interruption) -> CommitRequest:
-        if interruption.reason == SHUTDOWN:
-            return self._request(interruption.output, Released(), [])
+        if interruption.reason in RELEASED:
+            outcome = Released(gives_attempt_back=not interruption.is_counted)
+            return self._request(interruption.output, outcome, self._build_release(interruption))
         return self._request(
             interruption.output,
             Cancelled(interruption.reason),
             [self._event("job.cancelled", pack_record({"reason": interruption.reason}))],
         )
+
+    def _build_release(self, interruption: Interruption) -> list[NewEvent]:
+        """Return the event of a claim that was released before its handler ran: `job.active` is recorded already."""
+        if interruption.is_counted:
+            return []
+        data = pack_record({"reason": interruption.reason})
+        return [self._event("job.returned", data, {"attempt": self.claim.attempt - 1})]
 
     def _duration(self, output: AttemptOutput) -> dict[str, Any]:
         return {"duration": output.duration_ms}
@@ -253,6 +262,9 @@ class JobWork:
 
 class InternalJobWork(JobWork):
     """One claim of an internal job. It appends events only if it fails."""
+
+    def _build_release(self, _interruption: Interruption) -> list[NewEvent]:
+        return []
 
     def on_success(self, success: Success) -> CommitRequest:
         return self._request(success.output, Completed(), [], success)

@@ -53,11 +53,11 @@ def _apply(view: JobHistory, event: Event) -> None:
         case "job.completed":
             view.status, view.result, view.finished_at, view.error = "completed", data.get("result"), event.ts, None
         case "job.failed":
-            view.error = data.get("error")
+            view.error, view.attempt = data.get("error"), meta.get("attempt", view.attempt)
             view.status = "delayed" if data.get("willRetry") else "failed"
             view.finished_at = None if data.get("willRetry") else event.ts
         case "job.returned":
-            view.status = "waiting"
+            view.status, view.attempt = "waiting", meta.get("attempt", view.attempt)
         case "job.cancelled":
             view.status, view.finished_at = "cancelled", event.ts
         case "log":

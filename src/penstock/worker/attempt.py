@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -25,7 +24,6 @@ from ..durable import declared_waits
 from ..durable.declared_waits import TimeoutHandover
 from ..durable.session import DurableSession
 from ..ports.runner import Task
-from ..ports.unit import DELIVERIES
 from ..telemetry.logging import enter_attempt, leave_attempt
 from .channel import AttemptServices, WorkerChannel
 from .outcomes import (
@@ -39,6 +37,7 @@ from .outcomes import (
     Work,
     plan_retry,
 )
+from .quarantine import is_given_up
 
 
 class Attempt:
@@ -47,6 +46,8 @@ class Attempt:
     def __init__(self, work: Work, services: AttemptServices) -> None:
         self.work = work
         self.is_abandoned = False  # the worker shuts down and cancels the attempt's task
+        self._has_called = False  # the handler
+        self._is_in_handler = False
         self._services = services
         self._channel = self._open_channel()
 
@@ -85,8 +86,7 @@ class Attempt:
     async def _run(self) -> AttemptResult:
         work, claim, channel = self.work, self.work.claim, self._channel
         try:
-            # The engine's own jobs crash nobody. Giving up on one would leave a step suspended for ever.
-            if claim.crashes > self._services.max_crashes and claim.queue != DELIVERIES:
+            if is_given_up(claim, self._services.max_crashes):
                 raise WorkerLost(
                     f"{claim.crashes} workers died or stalled while running {claim.job}; it is not retried"
                 )
@@ -100,7 +100,7 @@ class Attempt:
             output, writes = await channel.close_output(), channel.session.finish()
             return Success(output, NULL, channel.emitted, [], writes, handover.step)
         except AttemptCancelled as stop:
-            return Interruption(await channel.close_output(), stop.reason)
+            return Interruption(await channel.close_output(), stop.reason, self._has_called)
         except RateLimited as limit:
             return await self._return(limit, limit.hold_ms, holds_queue=True)
         except StoreUnavailable as problem:
@@ -144,9 +144,15 @@ class Attempt:
         finally:
             leave_attempt(before)
 
-    def _run_task(self, awaited: Any = None) -> Coroutine[Any, Any, Any]:
+    async def _run_task(self, awaited: Any = None) -> Any:
+        self._has_called = self._is_in_handler = True
+        result = await self._services.runner.run(self._make_task(awaited), self._channel)
+        self._is_in_handler = False  # still true if it suspended: then the wait is the handler's own
+        return result
+
+    def _make_task(self, awaited: Any) -> Task:
         work, claim, handler = self.work, self.work.claim, self.work.handler
-        task = Task(
+        return Task(
             handler.ref,
             "job" if work.run_id is None else "flow",
             msgspec.Raw(claim.payload),
@@ -163,7 +169,6 @@ class Attempt:
             claim.memos,
             awaited,
         )
-        return self._services.runner.run(task, self._channel)
 
     # Results
 
@@ -193,7 +198,7 @@ class Attempt:
         session.journal.record_effects(channel.emit_count, channel.write_count, kinds)
         writes = session.journal.take_writes()
         output, state = await channel.close_output(), list(channel.state_writes.values())
-        return WaitSuspension(output, channel.emitted, state, writes, session.due)
+        return WaitSuspension(output, channel.emitted, state, writes, session.due, self._is_in_handler)
 
     async def _return(self, problem: Exception, delay_ms: int, *, holds_queue: bool) -> JobReturn | Failure:
         """Release the job. Recorded durable calls stay; emitted events are dropped, because the handler runs again."""
@@ -216,13 +221,14 @@ class Attempt:
             problem = SuspendSwallowed(_swallowed(session, f"raised {type(problem).__name__}"))
         policy, failures, rng = self.work.handler.retry, claim.failures + 1, self._services.rng
         error, delay = plan_retry(problem, policy, failures, rng, self.work.bodies)
+        is_counted = self._has_called or not isinstance(problem, WorkerLost)
         if session is None:
-            return Failure(await channel.close_output(), error, delay, schema_error)
+            return Failure(await channel.close_output(), error, delay, schema_error, is_counted=is_counted)
         if session.is_suspended:
             session.journal.take_writes()  # its waits must not be written: it does not suspend
         # A dead step waits for nothing any more: `finish` cancels its waits.
         writes = session.finish() if delay is None else session.journal.take_writes()
-        return Failure(await channel.close_output(), error, delay, schema_error, writes)
+        return Failure(await channel.close_output(), error, delay, schema_error, writes, is_counted=is_counted)
 
 
 def _swallowed(session: DurableSession, what: str) -> str:

@@ -28,6 +28,10 @@ from .outcomes import AttemptOutput, EmittedEvent, Work
 from .remote_calls import RemoteCalls
 
 SHUTDOWN = "shutdown"
+NO_SLOT = "no slot was free soon enough"
+QUARANTINED = "it must run alone, and another job does"
+QUEUE_HELD = "its queue is held"
+RELEASED = frozenset((SHUTDOWN, NO_SLOT, QUEUE_HELD, QUARANTINED))  # reasons to return a claim to its queue
 LEASE_LOST = "lease lost"
 
 

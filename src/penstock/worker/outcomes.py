@@ -95,6 +95,7 @@ class Failure(msgspec.Struct):
     schema_error: dict[str, Any] | None = None
     writes: PendingWrites = msgspec.field(default_factory=PendingWrites)
     is_bare: bool = False  # only the error is left: the rest could not be recorded
+    is_counted: bool = True  # False: the attempt gives its number back, because workers died before it
 
 
 class WaitSuspension(msgspec.Struct):
@@ -105,6 +106,7 @@ class WaitSuspension(msgspec.Struct):
     state: list[StateWrite]
     writes: PendingWrites
     due: int | None
+    is_counted: bool = True  # False for a wait that the definition declares: the next claim is the same attempt
 
 
 class Interruption(msgspec.Struct):
@@ -112,6 +114,7 @@ class Interruption(msgspec.Struct):
 
     output: AttemptOutput
     reason: str
+    is_counted: bool = True  # False: the handler was not called
 
 
 class JobReturn(msgspec.Struct):

@@ -1,9 +1,10 @@
-"""Quarantine: a job that may be crashing its workers gets its last attempt alone.
+"""Quarantine: a job that may be crashing its workers runs alone before it is given up.
 
-When a worker dies, a crash is counted against every job it was running, and all of them are claimed again together. A
-job that crashes its worker each time would take the same neighbours down with it until all of them are dead-lettered.
-So before the crash that would be one too many, a job runs without neighbours. If the worker dies then, the job is the
-cause. If it does not, the job was a bystander and is done.
+When a worker dies, or a handler holds the interpreter for longer than a lease, a crash is counted against every job of
+that worker, and other workers claim all of them. A job that does this each time would take the same neighbours down
+with it until all of them are dead letters. So after `max_crashes` a job runs without neighbours, and a memo records
+that before its handler is called. Only a crash during such an attempt proves that the job is the cause. Any other may
+be a neighbour's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from ..ports.unit import Claim
+from ..ports.unit import DELIVERIES, Claim, Memo
+
+
+def is_given_up(claim: Claim, max_crashes: int) -> bool:
+    """Return whether the job has crashed workers too often, the last one while it ran alone.
+
+    The engine's own jobs crash no worker. Giving up on one would leave a step suspended for ever."""
+    if claim.crashes <= max_crashes or claim.queue == DELIVERIES:
+        return False
+    return max_crashes == 0 or _memo_name(claim.job, claim.crashes - 1) in claim.memos
+
+
+def alone_memo(claim: Claim) -> Memo:
+    """Return the memo that records that a job is about to run alone."""
+    return Memo(claim.scope, _memo_name(claim.job, claim.crashes), b"true")
+
+
+def _memo_name(job: str, crashes: int) -> str:
+    return f"~alone#{job}#{crashes}"
 
 
 class Quarantine:
@@ -28,11 +47,12 @@ class Quarantine:
         return self._suspect is not None
 
     def concerns(self, claim: Claim) -> bool:
-        """Return whether one more crash would be the job's last."""
-        return 0 < claim.crashes == self._max_crashes
+        """Return whether the job may only run alone."""
+        is_suspect = 0 < self._max_crashes <= claim.crashes and claim.queue != DELIVERIES
+        return is_suspect and not is_given_up(claim, self._max_crashes)
 
     async def enter(self, claim: Claim, active: Callable[[], int], is_stopping: Callable[[], bool]) -> bool:
-        """Wait until the suspect is alone, at most for the timeout. Return False if it should be released instead."""
+        """Wait until the suspect is alone, at most for the timeout. Return False if it must be released instead."""
         if self._suspect is not None:
             return False  # one suspect at a time: a second one would share its crash
         self._suspect = claim.token
@@ -42,7 +62,7 @@ class Quarantine:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            pass
+            return False  # a neighbour may wait for a job that this worker does not claim meanwhile
         return not is_stopping()
 
     def leave(self, claim: Claim) -> None:

@@ -73,7 +73,8 @@ async def _commit(attempt: Attempt, result: AttemptResult, committer: Committer)
         return await record_result(attempt, await attempt.fail(pending), committer)
     if isinstance(receipt, Refused):
         # A wait was resolved while the handler suspended on it: the job is released, and runs again with the result.
-        return await record_result(attempt, Interruption(result.output, OUTDATED), committer)
+        is_counted = not isinstance(result, WaitSuspension) or result.is_counted
+        return await record_result(attempt, Interruption(result.output, OUTDATED, is_counted), committer)
     return RecordedResult(result, request.has_freed_slot)
 
 

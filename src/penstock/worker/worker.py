@@ -9,17 +9,18 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
+from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.outage_retry import OutageRetry
 from ..ports.runner import Runner
-from ..ports.unit import Claim
+from ..ports.unit import Claim, Committed, Unit
 from .attempt import Attempt
 from .capacity import PREFETCH_MAX_WAIT_S, CapacityTracker, Prefetcher, QueueLimits
-from .channel import LEASE_LOST, SHUTDOWN, AttemptServices
+from .channel import LEASE_LOST, NO_SLOT, QUARANTINED, QUEUE_HELD, SHUTDOWN, AttemptServices
 from .leases import LeaseRenewer
 from .outcomes import Engine, JobReturn
 from .polling import ClaimPoller
-from .quarantine import Quarantine
+from .quarantine import Quarantine, alone_memo
 from .recording import record_result, report_end, report_start
 
 log = logging.getLogger("penstock.worker")
@@ -132,10 +133,12 @@ class Worker:
     def _accept(self, claim: Claim) -> None:
         """Start a new claim, or hold it as prefetched."""
         self._active[claim.token] = (claim, None)
-        if self._prefetcher.has_slot(claim.queue, self._slots_of(claim.queue)):
+        if self._quarantine.is_busy:  # it was requested before
+            self._release((claim,), QUARANTINED)
+        elif self._prefetcher.has_slot(claim.queue, self._slots_of(claim.queue)):
             self._start(claim)
-        elif self._stopping.is_set():  # it was requested before
-            self._release((claim,))
+        elif self._stopping.is_set():
+            self._release((claim,), SHUTDOWN)
         else:
             self._prefetcher.hold(claim)
             if self._prefetch_check is None:
@@ -154,10 +157,10 @@ class Worker:
         name = f"penstock {claim.job}"
         self._tasks[claim.token] = self._loop.create_task(self._process(claim, interrupt), name=name)
 
-    def _release(self, claims: Iterable[Claim]) -> None:
+    def _release(self, claims: Iterable[Claim], reason: str) -> None:
         """Return claims to their queues without running them."""
         for claim in claims:
-            self._create_task(claim, SHUTDOWN)
+            self._create_task(claim, reason)
 
     def _vacate(self, claim: Claim) -> None:
         """Free the slot of an ended handler. Prefetched claims start while the end is being recorded."""
@@ -168,7 +171,7 @@ class Worker:
     def _check_prefetched(self) -> None:
         self._prefetch_check = None
         if self._prefetcher.is_overdue():
-            self._release(self._prefetcher.clear())
+            self._release(self._prefetcher.clear(), NO_SLOT)
         elif self._prefetcher.held:
             self._prefetch_check = self._loop.call_later(PREFETCH_MAX_WAIT_S, self._check_prefetched)
 
@@ -184,12 +187,12 @@ class Worker:
             if interrupt is not None:
                 attempt.interrupt(interrupt)
             elif (claim.crashes or self._stopping.is_set()) and not await self._may_run(claim):
-                attempt.interrupt(SHUTDOWN)
+                attempt.interrupt(SHUTDOWN if self._stopping.is_set() else QUARANTINED)
             elif self._instrumentation is not None:
                 report_start(self._instrumentation, attempt.work, self.name)
             result = await attempt.run()
             if isinstance(result, JobReturn) and result.holds_queue:  # the queue is held: nothing more of it may start
-                self._release(self._prefetcher.remove(lambda held: held.queue == claim.queue))
+                self._release(self._prefetcher.remove(lambda held: held.queue == claim.queue), QUEUE_HELD)
             is_vacated = True
             self._vacate(claim)
             recorded = await record_result(attempt, result, self._committer)
@@ -216,8 +219,15 @@ class Worker:
     async def _may_run(self, claim: Claim) -> bool:
         """Return whether to call the handler; otherwise the job is released."""
         if self._quarantine.concerns(claim):
-            return await self._quarantine.enter(claim, lambda: len(self._active), self._stopping.is_set)
+            is_alone = await self._quarantine.enter(claim, lambda: len(self._active), self._stopping.is_set)
+            return is_alone and await self._record_alone(claim)
         return not self._stopping.is_set() or self._grace > 0
+
+    async def _record_alone(self, claim: Claim) -> bool:
+        """Record that a suspect runs alone now. Return False if its lease is lost."""
+        unit = Unit(self._services.new_unit_id(), claim=claim, memos=[alone_memo(claim)])
+        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
+        return isinstance(receipt, Committed)
 
     # Leases and cancellation
 
@@ -254,7 +264,7 @@ class Worker:
     async def _shut_down(self) -> None:
         """Let attempts end within the grace period, then interrupt the rest. A commit in flight may still add some."""
         self._stopping.set()
-        self._release(self._prefetcher.clear())
+        self._release(self._prefetcher.clear(), SHUTDOWN)
         await self._drain(self._grace)
         for _, attempt in list(self._active.values()):
             if attempt is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...core.errors import WorkerLost
 from ...core.events import Event
 from .records import Violation, instance_of, is_user_kind, meta_of, started_job
 from .wait_rules import WAIT_ENDED_KINDS, WAIT_STARTED_KINDS
@@ -12,7 +13,7 @@ from .wait_rules import WAIT_ENDED_KINDS, WAIT_STARTED_KINDS
 ATTEMPT_KINDS = frozenset(
     f"{family}.{what}"
     for family in ("step", "job")
-    for what in ("completed", "failed", "cancelled", "progress", "partial")
+    for what in ("completed", "failed", "cancelled", "returned", "progress", "partial")
 ) | {"log", "buffer.drop", "schema.error", *WAIT_STARTED_KINDS, *WAIT_ENDED_KINDS}
 
 
@@ -48,11 +49,13 @@ class Attempts:
         return meta.get("causationId") if is_user_kind(event.kind) and "jobId" not in meta else job
 
     def check_start(self, event: Event) -> Iterator[Violation]:
-        """Check that attempts count from 1 without a gap and none starts after the job's end."""
+        """Check that attempts count from 1 without a gap and none starts after the job's end.
+
+        A claim that suspends on a declared wait has the number of the claim that follows it."""
         job, attempt = started_job(event), meta_of(event, "attempt")
         self._jobs[instance_of(event)] = job
         before = self.latest.get(job, 0)
-        if attempt != before + 1:
+        if attempt != before + 1 and not (attempt == before and (job, before) in self._over):
             yield Violation("attempts", self._stream, f"{job}: attempt {attempt} starts after attempt {before}")
         if job in self.ended:
             yield Violation("attempts", self._stream, f"{job}: attempt {attempt} starts after {self.ended[job]}")
@@ -68,10 +71,16 @@ class Attempts:
             self._over.add((job, self.latest.get(job, 0)))
         if attempt is None:
             return
+        if event.kind in ("step.returned", "job.returned"):
+            # With the number of the attempt before, its own handler was not called.
+            self._over.add((job or "", attempt))
+            if attempt == self.latest.get(job or "", 0) - 1:
+                self.latest[job or ""] = attempt
         if event.kind in ("step.failed", "job.failed", *WAIT_STARTED_KINDS):
             self._over.add((job or "", attempt))
         newest, what = self.latest.get(job or "", 0), f"{event.id} {event.kind} of {job}"
-        if attempt != newest:
+        is_lost = event.kind in ("step.failed", "job.failed") and _code(event) == WorkerLost.code
+        if attempt != newest - is_lost:  # a lost job fails without another attempt
             yield Violation("fence", self._stream, f"{what} is from attempt {attempt}, but {newest} is the newest")
         if job in self.ended:
             yield Violation("fence", self._stream, f"{what} follows {self.ended[job]}")
@@ -85,3 +94,7 @@ class Attempts:
         if job in self.ended:
             yield Violation("completion", self._stream, f"{job}: {event.kind} after {self.ended[job]}")
         self.ended[job] = f"{event.kind} ({event.id})"
+
+
+def _code(event: Event) -> str | None:
+    return event.data.get("code") if isinstance(event.data, dict) else None

@@ -73,7 +73,7 @@ async def test_an_outage_retry_starts_after_the_first_answer_and_logs_start_and_
     assert [await retry.call(ask) for _ in range(3)] == [1, 2, 3]
     logged = [record.getMessage() for record in caplog.records]
     assert logged[0] == "news: no answer from the store, trying again: down"
-    assert [text.partition(" after ")[0] for text in logged[1:]] == ["news: the store answers again"]
+    assert [text.partition(" after ")[0] for text in logged[1:]] == ["the store answers again"]
     with pytest.raises(StoreClosed):
         await retry.call(ask)
 

@@ -19,6 +19,7 @@ import postgres_server
 import redis_server
 from penstock import App, Node, flow, job
 from penstock.core.errors import StoreUnavailable
+from penstock.core.outage_retry import OutageRetry
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 
@@ -127,11 +128,12 @@ async def _wait(n: int, ctx: Any) -> int:
 async def test_no_run_fails_when_connections_are_cut(
     cutter: CuttingServer, body: Callable[..., Any], is_async: bool
 ) -> None:
+    patient = OutageRetry("the test", has_answered=True)  # the first read of a wait is not repeated
     work = flow("work")(body if is_async else _in_thread(body))
     async with App(cutter.url, handlers=[work], lease="30s") as app:
         ids = [await app.start("work", n) for n in range(RUNS)]
         async with app.workers.background(concurrency=20), cutter.cutting():
-            runs = await asyncio.gather(*(app.runs.wait(id, timeout=TEST_TIMEOUT_S) for id in ids))
+            runs = await asyncio.gather(*(patient.call(app.runs.wait, id, timeout=TEST_TIMEOUT_S) for id in ids))
         assert cutter.cuts > 0
         failed = [run.id for run in runs if run.status != "completed"]
         assert [(await app.runs.get(id)).error for id in failed] == []
@@ -178,12 +180,13 @@ async def test_no_job_fails_when_connections_are_cut_while_it_reads_its_children
             assert await ctx.failed_children() == {}
         return sum(values.values())
 
+    patient = OutageRetry("the test", has_answered=True)
     async with App(cutter.url, handlers=[leaf, root], lease="30s") as app:
         trees = [
             await app.jobs.enqueue_tree(Node(root, n, children=[Node(leaf, n), Node(leaf, n + 1)])) for n in range(RUNS)
         ]
         async with app.workers.background(concurrency=20), cutter.cutting():
-            results = [await app.jobs.result(tree.id, timeout=TEST_TIMEOUT_S) for tree in trees]
+            results = [await patient.call(app.jobs.result, tree.id, timeout=TEST_TIMEOUT_S) for tree in trees]
         assert results == [2 * n + 1 for n in range(RUNS)]
 
 

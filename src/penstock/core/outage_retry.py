@@ -46,12 +46,11 @@ class OutageLog:
         unexpected = problem if not isinstance(problem, StoreError) else None
         log.warning("%s: %s", what, problem, exc_info=unexpected)
 
-    def report_answer(self, what: str = "") -> None:
+    def report_answer(self) -> None:
         """Note that the store answered."""
         since, self.since = self.since, None
         if since is not None and self._has_warned:
-            prefix = f"{what}: " if what else ""
-            log.warning("%sthe store answers again after %s", prefix, format_ms((self._now() - since) * 1000))
+            log.warning("the store answers again after %s", format_ms((self._now() - since) * 1000))
 
 
 class OutageRetry:
@@ -70,7 +69,6 @@ class OutageRetry:
         self._what = what
         self._has_answered = has_answered
         self._retry_on = retry_on
-        self._is_shared = outages is not None
         self._outages = outages or OutageLog()
         self.problem: Exception | None = None  # why there is no answer now
 
@@ -87,7 +85,7 @@ class OutageRetry:
                 self._outages.report_failure(f"{self._what}: no answer from the store, trying again", problem)
             else:
                 self._has_answered, self.problem = True, None
-                self._outages.report_answer("" if self._is_shared else self._what)
+                self._outages.report_answer()
                 return answer
             await asyncio.sleep(pause)
             pause = min(pause * 2, MAX_PAUSE_S)
@@ -112,7 +110,7 @@ async def open_with_retry(subject: str, open: Callable[[], Awaitable[None]], tim
 @asynccontextmanager
 async def deadline(subject: str, timeout: Duration | None, queues: str) -> AsyncIterator[OutageRetry]:
     """Yield a retry policy for reads; raise WaitTimeout with the likely reason when the time is up."""
-    outage_retry = OutageRetry(f"the end of {subject}", has_answered=True)  # when the App was opened
+    outage_retry = OutageRetry(f"the end of {subject}")
     try:
         async with asyncio.timeout(to_ms(timeout) / 1000 if timeout is not None else None):
             yield outage_retry

@@ -83,7 +83,7 @@ class Scheduler:
         except StoreError as problem:
             self._outages.report_failure("cannot read schedules, retrying", problem)
             return STUCK_RETRY_S
-        self._outages.report_answer("schedules")
+        self._outages.report_answer()
         pause = MAX_IDLE_S if due is None else min(max((due - self._now) / 1000, 0.001), MAX_IDLE_S)
         return min(pause, STUCK_RETRY_S) if self._stuck else pause
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from faultkit.config import FULL
 
 import postgres_server
 import redis_server
@@ -23,9 +24,10 @@ from penstock.core.outage_retry import OutageRetry
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 
-RUNS = 150
-CUT_PAUSE_S = 0.2
-TEST_TIMEOUT_S = 40
+RUNS = 150 if FULL else 50
+MAX_CUTS = 200 if FULL else 40  # then the rest of the work ends without cuts, however slow the machine
+CUT_PAUSE_S = 0.1
+TEST_TIMEOUT_S = 240
 CUT = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
     "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' ORDER BY random() LIMIT 2"
@@ -42,7 +44,7 @@ class CuttingServer:
 
     @asynccontextmanager
     async def cutting(self) -> AsyncIterator[None]:
-        """Cut two connections every few milliseconds."""
+        """Cut two connections every few milliseconds, `MAX_CUTS` times."""
         task = asyncio.create_task(self._cut_redis() if self.is_redis else self._cut_postgres())
         try:
             yield
@@ -59,7 +61,7 @@ class CuttingServer:
         rng = random.Random(3)
         connection = await asyncpg.connect(self.url.partition("?")[0])
         try:
-            while True:
+            while self.cuts < MAX_CUTS:
                 await asyncio.sleep(rng.random() * CUT_PAUSE_S)
                 await connection.execute(CUT)
                 self.cuts += 1
@@ -69,7 +71,7 @@ class CuttingServer:
     async def _cut_redis(self) -> None:
         rng = random.Random(3)
         assert isinstance(self._server, redis_server.Server)
-        while True:
+        while self.cuts < MAX_CUTS:
             await asyncio.sleep(rng.random() * CUT_PAUSE_S)
             await asyncio.to_thread(self._server.command, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             self.cuts += 1

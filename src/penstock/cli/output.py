@@ -46,9 +46,12 @@ def run_to_dict(view: RunView) -> dict[str, Any]:
     }
 
 
+_ONLY_IF_SET = ("awaitType", "awaitData", "alsoAwaits", "errorName", "file", "line", "frames", "deadLetter")
+
+
 def _step_to_dict(step: StepView) -> dict[str, Any]:
     fields = {field.encode_name: getattr(step, field.name) for field in msgspec.structs.fields(step)}
-    return {key: value for key, value in fields.items() if value or key not in ("awaitType", "awaitData", "alsoAwaits")}
+    return {key: value for key, value in fields.items() if value or key not in _ONLY_IF_SET}
 
 
 def exit_code(view: RunView) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,11 @@ from rich.text import Text
 
 from ..core.clock import Clock, from_iso
 from ..core.durations import format_ms
+from ..core.tracebacks import describe_error, format_frames
 from ..flows.reducer import RunView, StepView
 
 MAX_INSTANCES = 6  # of one step on rows of their own; more are folded into one row
+MAX_FAILURES = 3  # shown with their traceback
 MAX_DETAIL_CHARS = 70  # of an error or of partial output
 MAX_RESULT_CHARS = 200  # of a result in a panel
 MAX_TEXT_CHARS = 10_000  # of a result in plain lines
@@ -88,6 +90,29 @@ def end_lines(view: RunView, max_chars: int) -> Iterator[tuple[str, str, str]]:
         yield "error", "red", one_line(view.error, max_chars)
     elif view.reason:
         yield "reason", "dim", one_line(view.reason, max_chars)
+
+
+def failure_lines(view: RunView) -> list[str]:
+    """Return where the failed steps of a run failed: the frames of the user's code, and the command that shows more."""
+    failed = [step for step in view.steps.values() if step.status == "failed"]
+    lines: list[str] = []
+    for step in failed[:MAX_FAILURES]:
+        name = step.step if step.n == 1 else f"{step.step}#{step.n}"
+        error = {"name": step.error_name, "error": step.error, "frames": step.frames, "deadLetter": step.dead_letter}
+        lines += [f"step {name} failed:", *error_lines(error)]
+    if len(failed) > MAX_FAILURES:
+        lines.append(f"{len(failed) - MAX_FAILURES} more steps failed")
+    return lines
+
+
+def error_lines(error: Mapping[str, Any]) -> list[str]:
+    """Return a recorded error as Python prints it, with the frames of the user's code only."""
+    frames = error.get("frames") or []
+    lines = ["Traceback (most recent call last):", *format_frames(frames)] if frames else []
+    lines.append(one_line(describe_error(error.get("name"), error.get("error")), MAX_TEXT_CHARS))
+    if error.get("deadLetter"):
+        lines.append(f"`penstock dlq show {error['deadLetter']}` shows its input and its whole stack.")
+    return lines
 
 
 def format_elapsed(view: RunView, now_ms: int) -> str:

@@ -22,7 +22,12 @@ class StepView(msgspec.Struct, rename="camel", omit_defaults=True):
     duration: int | None = None
     result: Any = None
     error: str | None = None
+    error_name: str | None = None  # the class of the exception
     code: str | None = None
+    file: str | None = None  # where the handler failed
+    line: int | None = None
+    frames: list[dict[str, Any]] = []  # `file`, `line`, `function` and `source`, of the user's code
+    dead_letter: str | None = None  # its id, after a final failure
     next_retry_at: str | None = None
     progress: Any = None
     partials: list[Any] = []
@@ -160,14 +165,17 @@ def _step_started(view: RunView, event: Event, data: dict[str, Any], meta: dict[
 def _step_completed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
     step.status, step.completed_at, step.duration = "completed", event.ts, meta.get("duration")
-    step.result, step.error, step.code = data.get("result"), None, None
+    step.result = data.get("result")
+    _clear_error(step)
     for name in meta.get("starts", ()):
         view.steps.setdefault(name, StepView(name))
 
 
 def _step_failed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
-    step.error, step.code, step.attempt = data.get("error"), data.get("code"), meta.get("attempt", step.attempt)
+    step.error, step.error_name, step.code = data.get("error"), data.get("name"), data.get("code")
+    step.file, step.line, step.frames = data.get("file"), data.get("line"), data.get("frames", [])
+    step.dead_letter, step.attempt = data.get("deadLetter"), meta.get("attempt", step.attempt)
     if data.get("willRetry"):
         step.status, step.next_retry_at = "retrying", data.get("nextRetryAt")
     else:
@@ -181,7 +189,7 @@ def _step_retry(view: RunView, event: Event, data: dict[str, Any], meta: dict[st
 
 def _step_redriven(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
-    step.status, step.completed_at, step.duration = "pending", None, None
+    step.status, step.completed_at, step.duration, step.dead_letter = "pending", None, None, None
 
 
 def _step_returned(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
@@ -217,6 +225,11 @@ def _step_resumed(view: RunView, event: Event, data: dict[str, Any], meta: dict[
     step = _step(view, event, meta)
     step.status = "running"
     _clear_waits(step)
+
+
+def _clear_error(step: StepView) -> None:
+    step.error, step.error_name, step.code, step.file, step.line = None, None, None, None, None
+    step.frames, step.dead_letter = [], None
 
 
 def _clear_waits(step: StepView) -> None:

@@ -17,6 +17,7 @@ from ..errors import EXIT_FAILED
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import Reveal, SecretFilter, Yes, confirm
 from ..parse import read_limit
+from ..run_view import error_lines
 from ..session import build_store_app
 from ..tables import print_object, print_result, print_rows
 
@@ -65,7 +66,14 @@ def show(id: str, /, *, reveal: Reveal = False, common: CommonOptions = COMMON_D
     found = job_to_dict(row, secrets)
     if any(children.values()):
         found["children"] = children
+    error = row.error if isinstance(row.error, dict) else {}
+    if error.get("file"):
+        found |= {"file": error["file"], "line": error["line"]}
+    if common.json:
+        found |= {"frames": error.get("frames", []), "deadLetter": error.get("deadLetter")} if error else {}
     print_object(found, json=common.json)
+    if row.state is JobState.FAILED and error and not common.json:
+        print(*error_lines(secrets.redact_fields(error, "error", "frames")), sep="\n")
     return 0
 
 

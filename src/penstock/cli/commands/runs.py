@@ -24,7 +24,7 @@ from ..errors import EXIT_FAILED, warn
 from ..options import COMMON_DEFAULTS, KEY_HELP, CommonOptions
 from ..output import Yes, confirm, has_unicode_output, print_json, run_to_dict
 from ..parse import read_ago, read_input, read_limit, read_tags
-from ..run_view import RunPanel, one_line, render_text
+from ..run_view import RunPanel, failure_lines, one_line, render_text
 from ..session import build_admin_app, build_store_app
 from ..tables import print_result, print_rows
 from .dlq import print_redriven
@@ -82,11 +82,9 @@ def show(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     if common.json:
         print_json(run_to_dict(view))
     elif sys.stdout.isatty():
-        Console().print(
-            RunPanel(view, _FrozenClock(now)), *_input_and_logs(view), sep="\n", markup=False, highlight=False
-        )
+        Console().print(RunPanel(view, _FrozenClock(now)), *_details(view), sep="\n", markup=False, highlight=False)
     else:
-        print(render_text(view, now, has_unicode_output()), *_input_and_logs(view), sep="\n")
+        print(render_text(view, now, has_unicode_output()), *_details(view), sep="\n")
     return 0
 
 
@@ -275,12 +273,12 @@ async def _exists(app: App, key: str | None) -> bool:
     return key is not None and await app.store.run(key) is not None
 
 
-def _input_and_logs(view: RunView) -> list[str]:
+def _details(view: RunView) -> list[str]:
     logs = [
         f"{log['ts']} {log['level']} {log['step']}: {one_line(log['msg'], MAX_LINE_CHARS)}"
         for log in view.logs[-MAX_LOG_LINES:]
     ]
-    return [f"input {one_line(view.input, MAX_LINE_CHARS)}", *logs]
+    return [f"input {one_line(view.input, MAX_LINE_CHARS)}", *logs, *failure_lines(view)]
 
 
 def _run_row_to_dict(row: RunSummary) -> dict[str, Any]:

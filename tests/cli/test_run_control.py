@@ -89,7 +89,7 @@ def test_waits_are_listed_and_explained(penstock: Callable, waiting: None) -> No
     assert ", until " in explained
     assert 'for event paid matching {"order":7}; `penstock emit paid --data \'{"order":7}\'` resolves it' in explained
     assert "… asks" in penstock("runs", "show", "mine").out
-    assert 'for paid {"order":7}' in penstock("runs", "show", "mine").out
+    assert 'for event paid {"order":7} until 20' in penstock("runs", "show", "mine").out
 
 
 def test_emit_and_fire_resolve_waits(penstock: Callable, project: Path, waiting: None) -> None:

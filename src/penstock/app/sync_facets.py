@@ -126,8 +126,9 @@ class SyncRuns:
 
         Args:
             flow: Only runs of this flow.
-            status: Only runs with this status: running, paused, compensating, completed, failed,
-                compensated or cancelled.
+            status: Only runs with this status: running, waiting, paused, compensating, completed, failed,
+                compensated or cancelled. A run that only waits is waiting, not running; `open` lists every run
+                that has not ended.
             since: Only runs started since a datetime, or within a duration such as "1h".
             until: Only runs started before a datetime, or longer ago than a duration.
             tags: Only runs that have all these tags.
@@ -438,7 +439,7 @@ class SyncJobs:
         return self._portal.call(self._facet.retry(id))
 
     def promote(self, id: str) -> bool:
-        """Make a delayed job due now. Return False if it is not delayed.
+        """Make a delayed job due now. Return False if it is not delayed, or is a step that waits.
 
         Args:
             id: The job's id.

@@ -27,10 +27,12 @@ from ..ports.unit import (
     Cancelled,
     Claim,
     Completed,
+    Conflict,
     Dead,
     NewEvent,
     NewJob,
     Outcome,
+    Receipt,
     Released,
     RetryAt,
     Suspended,
@@ -42,7 +44,7 @@ from ..worker.outcomes import AttemptOutput, Failure, Interruption, JobReturn, S
 from . import run_record as records
 from .conditions import CodeConditions
 from .decide import Decider, Decision, Emission, EndedStep
-from .reducer import RunView, reduce_flow
+from .reducer import RunView, display_status, reduce_flow
 from .run_record import RunRecord
 from .units import UnitBuilder, decode_options
 from .version_policy import OTHER_VERSION, VersionPolicy
@@ -121,7 +123,9 @@ class FlowEngine:
 
     def view(self, events: Sequence[Event]) -> RunView:
         """Fold the events of a run."""
-        return reduce_flow(events)
+        view = reduce_flow(events)
+        view.status = display_status(view)
+        return view
 
     def result(self, record: bytes) -> bytes | None:
         """Return the result of a completed run as JSON; None if it is too large to keep."""
@@ -214,6 +218,7 @@ class StepWork:
         self.correlation_id = record.correlation_id
         self.public_url = engine.public_url
         self._run_version = record.version
+        self._shown_status = record.display_status
 
     def check_emit(self, kind: str, data: bytes) -> None:
         if self._flow is None:
@@ -250,11 +255,23 @@ class StepWork:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in suspension.emitted]
         ended = self._ended_step(suspension.output)
         outcome = Suspended(suspension.due, gives_attempt_back=not suspension.is_counted)
+        return self._request(suspension.output, lambda d: d.on_suspended(ended, emitted), outcome, suspension)
 
-        def decide(decider: Decider) -> Decision | None:
-            return decider.on_suspended(ended, emitted) if emitted else None
+    def on_resumed(self) -> CommitRequest | None:
+        if self._shown_status != records.WAITING:
+            return None
 
-        return self._request(suspension.output, decide, outcome, suspension)
+        def build(version: int, data: bytes | None) -> Unit | Receipt:
+            record = records.decode(data) if data is not None else None
+            if record is None or record.closed:
+                return Conflict(version, data)
+            decision = self._engine.decider(self._run, record, self._table).on_resumed(self._step, self.n)
+            if decision is None:
+                return Conflict(version, data)
+            builder = self._engine.unit_builder(self._run, record, self._table)
+            return Unit(self._engine.new_unit_id(), claim=self.claim, run=builder.run_write(decision, version))
+
+        return CommitRequest(build, run=self._run, version=self.claim.version, record=self.claim.record)
 
     def on_interruption(self, interruption: Interruption) -> CommitRequest:
         def build(_version: int, data: bytes | None) -> Unit:

@@ -33,11 +33,12 @@ class StepView(msgspec.Struct, rename="camel", omit_defaults=True):
     partials: list[Any] = []
     await_type: str | None = None
     await_data: Any = None
-    also_awaits: list[dict[str, Any]] = []  # `type` and `data` of the other waits, if it has several
+    await_since: str | None = None
+    also_awaits: list[dict[str, Any]] = []  # `type`, `data` and `since` of the other waits, if it has several
 
 
 class RunView(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A run. Status: running, paused, compensating, completed, failed, compensated or cancelled."""
+    """A run. Status: running, waiting, paused, compensating, completed, failed, compensated or cancelled."""
 
     id: str = ""
     name: str = ""
@@ -83,6 +84,17 @@ def reduce_flow(events: Iterable[Event]) -> RunView:
     for event in events:
         apply_flow(view, event)
     return view
+
+
+def display_status(view: RunView) -> str:
+    """Return `waiting` for a running run whose open steps all wait, and its status for any other."""
+    is_waiting = False
+    if view.status == "running":
+        for step in view.steps.values():
+            if step.status in ("pending", "running", "retrying", "timeout"):
+                return view.status
+            is_waiting = is_waiting or step.status == "waiting"
+    return "waiting" if is_waiting else view.status
 
 
 def apply_flow(view: RunView, event: Event) -> None:
@@ -217,13 +229,15 @@ def _step_awaits(view: RunView, event: Event, data: dict[str, Any], meta: dict[s
     if step.status == "timeout":
         step.error, step.completed_at = None, None
     if step.await_type is not None:
-        step.also_awaits.append({"type": step.await_type, "data": step.await_data})
-    step.status, step.await_type, step.await_data = "waiting", event.kind.rsplit(".", 1)[1], data
+        step.also_awaits.append({"type": step.await_type, "data": step.await_data, "since": step.await_since})
+    step.status, step.await_type = "waiting", event.kind.rsplit(".", 1)[1]
+    step.await_data, step.await_since = data, event.ts
 
 
 def _step_resumed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    """Resume a step: its worker records the end of a sleep, other waits end before a worker has claimed the step."""
     step = _step(view, event, meta)
-    step.status = "running"
+    step.status = "running" if "attempt" in meta else "pending"
     _clear_waits(step)
 
 
@@ -233,7 +247,7 @@ def _clear_error(step: StepView) -> None:
 
 
 def _clear_waits(step: StepView) -> None:
-    step.await_type, step.await_data, step.also_awaits = None, None, []
+    step.await_type, step.await_data, step.await_since, step.also_awaits = None, None, None, []
 
 
 def _log(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:

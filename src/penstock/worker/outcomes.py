@@ -183,6 +183,10 @@ class Work(Protocol):
 
     def on_return(self, returned: JobReturn) -> CommitRequest: ...
 
+    def on_resumed(self) -> CommitRequest | None:
+        """Return what records that a waiting run runs again; None if there is nothing to record."""
+        ...
+
 
 class Engine(Protocol):
     """Opens the claims of one kind of work."""

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from ...app import App
 from ...app.views import JobView
+from ...app.waits import describe_wait
 from ...core.errors import RunError
 from ...ports.unit import JobState
 from ..errors import EXIT_FAILED
@@ -141,6 +142,11 @@ async def _act(common: CommonOptions, id: str, refusal: str, act: Callable[[App]
         row = await app.jobs.get(id)
         if row.run is not None and row.state in (JobState.FAILED, JobState.CANCELLED):
             refusal = f"it is a step of run {row.run}; run `penstock runs retry {row.run}`"
+        if row.run is not None and row.state is JobState.SUSPENDED:
+            waits = await app.waits.list(run=row.run, limit=1000)
+            own = [wait for wait in waits if row.id.startswith(f"{row.run}.{wait.step}.")]
+            text = "; ".join(f"it is {describe_wait(wait, app._bodies)}" for wait in own) or "it waits"
+            refusal = f"{text}. `penstock doctor {row.run}` explains how to resolve the wait"
         if not await act(app):
             raise RunError(f"job {id!r} is {row.state.value}; {refusal}")
 
@@ -154,7 +160,7 @@ def job_to_dict(row: JobView, secrets: SecretFilter) -> dict[str, Any]:
         "name": row.name,
         "state": row.state.value,
         "priority": row.priority,
-        "due": row.due_at if row.state is JobState.DELAYED else None,
+        "due": row.due_at if row.state in (JobState.DELAYED, JobState.SUSPENDED) else None,
         "attempt": row.attempt,
         "failures": row.failures,
         "crashes": row.crashes,

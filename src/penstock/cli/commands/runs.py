@@ -29,7 +29,7 @@ from ..session import build_admin_app, build_store_app
 from ..tables import print_result, print_rows
 from .dlq import print_redriven
 
-_COLUMNS = ("id", "flow", "status", "createdAt", "took")
+_COLUMNS = ("id", "flow", "status", "createdAt", "took", "waitsFor")
 MAX_LOG_LINES, MAX_LINE_CHARS = 20, 1000
 runs = Commands(name="runs", help="List runs, newest first; show, pause, resume, cancel, retry, replay or fork one.")
 
@@ -39,7 +39,10 @@ runs = Commands(name="runs", help="List runs, newest first; show, pause, resume,
 def list_runs(
     *,
     flow: Annotated[str | None, Parameter(help="Only runs of this flow.")] = None,
-    status: Annotated[str | None, Parameter(help="Only runs with this status, such as failed.")] = None,
+    status: Annotated[
+        str | None,
+        Parameter(help="Only runs with this status, such as failed or waiting; open: all that have not ended."),
+    ] = None,
     tag: Annotated[
         list[str] | None, Parameter(negative="", help="Only runs with this tag, name=value; may be repeated.")
     ] = None,
@@ -65,7 +68,8 @@ def list_runs(
     }
     rows = asyncio.run(_list(common, filters))
     empty = "No runs." if flow is None else f"No runs of flow {flow}."
-    print_rows([_run_row_to_dict(row) for row in rows], _COLUMNS, json=common.json, empty=empty)
+    columns = _COLUMNS if any(row.waits_for for row in rows) else _COLUMNS[:-1]
+    print_rows([_run_row_to_dict(row) for row in rows], columns, json=common.json, empty=empty)
     return 0
 
 
@@ -283,7 +287,14 @@ def _details(view: RunView) -> list[str]:
 
 def _run_row_to_dict(row: RunSummary) -> dict[str, Any]:
     times = {"createdAt": row.started_at, "updatedAt": row.updated_at, "took": _took(row) or None}
-    return {"id": row.id, "flow": row.flow, "status": row.status, "closed": row.closed, **times}
+    return {
+        "id": row.id,
+        "flow": row.flow,
+        "status": row.status,
+        "closed": row.closed,
+        **times,
+        "waitsFor": "; ".join(row.waits_for) or None,
+    }
 
 
 def _took(row: RunSummary) -> str:

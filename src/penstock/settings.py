@@ -64,7 +64,7 @@ class Settings:
     max_crashes: int = 3
     queue_names: Literal["filename", "directory"] = "filename"
     queues: tuple[str, ...] = ()
-    public_url: str = "http://127.0.0.1:8000"
+    public_url: str = ""
     retain_runs: int | None = 30 * 86_400_000
     retain_jobs: int | None = 7 * 86_400_000
     retain_events: int | None = 7 * 86_400_000

@@ -240,8 +240,8 @@ def _explain_wait(app: App, wait: WaitView) -> str:
         return f"{waiting} for event {wait.event}{match and f' matching {match}'}; `{command}` resolves it"
     signed = ", with a signature" if wait.signed else ""
     return (
-        f"{waiting} for its {wait.trigger} trigger {wait.name!r} ({wait.id}) to be fired{signed}; "
-        f"`penstock fire TOKEN` fires it, with the step's token or one from `penstock waits token {wait.id}`"
+        f"{waiting} for its trigger {wait.name!r} ({wait.id}) to be fired{signed}; "
+        f"`penstock fire $(penstock waits token {wait.id})` fires it"
     )
 
 

@@ -65,7 +65,7 @@ def test_pause_and_resume(penstock: Callable) -> None:
     assert penstock("runs", "--status", "paused", "--json").json["id"] == "mine"
     assert "it is paused (for lunch); `penstock runs resume mine` resumes it" in penstock("doctor", "mine").out
     again = penstock("runs", "pause", "mine")
-    assert (again.code, "run 'mine' is paused and cannot be paused [run_error]" in again.err) == (2, True)
+    assert (again.code, "run 'mine' is already paused [run_error]" in again.err) == (2, True)
     assert penstock("runs", "resume", "mine", "--json").json == {"id": "mine", "paused": False}
     again = penstock("runs", "resume", "mine")
     assert (again.code, "run 'mine' is running, not paused" in again.err) == (2, True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Unpack, cast, overload
 
-from ..context.state import Key
+from ..context.state import Key, StatePage
 from ..core.durations import Duration
 from ..core.events import Event
 from ..core.retry import RetryOption
@@ -896,14 +896,15 @@ class SyncAppState:
         """
         return self._portal.call(self._facet.delete(key))
 
-    def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
-        """Return keys and values in key order.
+    def list(self, prefix: Key = "", *, after: Key | None = None, limit: int = 100) -> StatePage:
+        """Return keys and values in key order. `next` of the result is the `after` of the next page, or None.
 
         Args:
             prefix: Only keys that start with this.
+            after: The last key of the page before.
             limit: Maximum number of keys.
         """
-        return self._portal.call(self._facet.list(prefix, limit=limit))
+        return self._portal.call(self._facet.list(prefix, after=after, limit=limit))
 
     def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
         """Apply a function to the stored value atomically and return the new value.

@@ -11,6 +11,7 @@ import msgspec
 
 from ..core.clock import to_iso
 from ..core.events import EventBody
+from ..core.tracebacks import describe_error
 from ..handlers.trigger_table import TableStep, TriggerTable
 from .run_record import (
     CANCELLED,
@@ -289,7 +290,7 @@ class Decider:
 
     def _fail_subscription(self, name: str, kind: str, problem: Exception) -> None:
         """Fail the step whose `when` or `map` raised. Ignoring the event would lose it silently."""
-        message = f"the subscription of {name} to {kind} raised {type(problem).__name__}: {problem}"
+        message = f"the subscription of {name} to {kind} raised {describe_error(type(problem).__name__, str(problem))}"
         self._remember_failure(name, 0, message, "subscription_failed")
         # Instance 0: the instances that were started did not fail and must not look as if they had.
         meta = {"n": 0} if self._record.counts_of(name).started else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from ..core.clock import to_iso
 from ..core.errors import UndeclaredEvent, UnknownStep
 from ..core.events import Event, EventBody
 from ..core.ids import step_job_id
+from ..core.near_match import is_probably
 from ..core.payload import unpack
 from ..handlers.handler import Handler
 from ..handlers.registry import Flow
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from .run_commands import FlowCommands
 
 MAX_STEPS = 100_000
+MAX_CHECKED_KINDS = 1000
+log = logging.getLogger("penstock.flows")
 
 
 class FlowEngine:
@@ -64,6 +68,7 @@ class FlowEngine:
         self.runtime = runtime
         self._registry = runtime.registry
         self._tables: dict[str, TriggerTable] = {}
+        self._checked_kinds: set[str] = set()
         self.version_policy = VersionPolicy()
         self.bodies = runtime.bodies
         self.clock = runtime.clock
@@ -113,6 +118,18 @@ class FlowEngine:
         check = known.event_validators.get(kind) if known is not None else None
         if check is not None:
             check(unpack(data))
+
+    def hint_unheard(self, kind: str, emitter: str = "") -> None:
+        """Log a warning, once for each kind, if nothing listens to a kind that looks like a misspelling of another.
+
+        Events without a listener are normal: they are a run's record."""
+        known = self._registry().heard_kinds
+        if kind in known or kind in self._checked_kinds or len(self._checked_kinds) >= MAX_CHECKED_KINDS:
+            return
+        self._checked_kinds.add(kind)
+        if (near := is_probably(kind, known)) is not None:
+            by = f" by {emitter}" if emitter else ""
+            log.warning("%r was emitted%s, and nothing here listens to it; did you mean %r?", kind, by, near)
 
     @cached_property
     def commands(self) -> FlowCommands:
@@ -230,6 +247,7 @@ class StepWork:
                 f"({', '.join(definition.emits) or 'nothing'}); add it to emits, so that the flow's diagram is complete"
             )
         self._engine.check_event(self._flow.name, kind, data)
+        self._engine.hint_unheard(kind, f"step {self._step!r}")
 
     def on_success(self, success: Success) -> CommitRequest:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in success.emitted]

@@ -20,6 +20,7 @@ from ...core.durations import format_ms
 from ...core.errors import RunError, UnknownFlow
 from ...core.near_match import did_you_mean
 from ...flows.reducer import RunView
+from ...flows.run_record import PAUSED
 from ..errors import EXIT_FAILED, warn
 from ..options import COMMON_DEFAULTS, KEY_HELP, CommonOptions
 from ..output import Yes, confirm, has_unicode_output, print_json, run_to_dict
@@ -234,7 +235,8 @@ async def _show(common: CommonOptions, id: str) -> tuple[RunView, int]:
 async def _pause(common: CommonOptions, id: str, reason: str) -> None:
     async with build_store_app(common) as app:
         if not await app.runs.pause(id, reason):
-            raise RunError(f"run {id!r} is {(await app.runs.get(id)).status} and cannot be paused")
+            status = (await app.runs.get(id)).status
+            raise RunError(f"run {id!r} is already {status}" + ("" if status == PAUSED else " and cannot be paused"))
 
 
 async def _resume(common: CommonOptions, id: str, reason: str) -> None:

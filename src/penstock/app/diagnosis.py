@@ -43,6 +43,7 @@ class Check:
     name: str
     ok: bool
     detail: str
+    is_warning: bool = False  # nothing is wrong, but you should know it
 
 
 async def diagnose(app: App) -> list[Check]:
@@ -88,10 +89,12 @@ def _check_worker_files(registry: Registry) -> Check:
 async def _check_store(app: App) -> list[Check]:
     facts = await app.store.describe()
     doubts = "; ".join(facts.pop("doubts", ()))
+    warnings = [Check("durability", True, text, is_warning=True) for text in facts.pop("warnings", ())]
     detail = ", ".join(f"{key} {value}" for key, value in facts.items())
     path = _file_of(app.settings.url)
     return [
         Check("store", not doubts, f"{detail}: {doubts}" if doubts else detail),
+        *warnings,
         await _check_clock(app),
         *([_check_disk(path)] if path else []),
         await _check_stuck_runs(app),

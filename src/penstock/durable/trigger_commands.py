@@ -101,7 +101,7 @@ class TriggerCommands:
                 return row, body
         if not secret and (await self._store.wait_row(id)) is not None:
             raise UnknownTrigger(
-                f"{id!r} is the id of a trigger, not its token: `penstock waits token {id}` creates a token for it"
+                f"{id!r} is the id of a trigger, not its token; `penstock waits token {id}` creates a token for it"
             )
         raise UnknownTrigger(
             "no trigger has this token; check that it was copied in full, and that this is the right store"

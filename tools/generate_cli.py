@@ -22,6 +22,10 @@ The help of every command, as `penstock COMMAND --help` prints it. This page is 
 Exit codes: 0 success, 1 the run did not complete, 2 an error you can fix, 70 a bug in Penstock, 130 interrupted.
 Settings without an option are [environment variables or lines in a file](../settings.md).
 
+With `--json` a command prints one JSON object on one line. Commands that list things print
+[JSON Lines](https://jsonlines.org): one object per line and no array around them, so nothing at all for an empty list.
+`penstock runs --json | jq -s .` makes an array of it. Notes, such as "there are more keys", are on stderr.
+
 An error is one sentence on stderr with its [code](../errors.md). With `--json` it is one line of JSON on stderr, with
 the same exit code; stdout is then empty or has a complete answer:
 

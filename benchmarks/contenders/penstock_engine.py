@@ -86,7 +86,7 @@ class Engine:
         return time.monotonic()
 
     async def _has_unfinished(self) -> bool:
-        if await self.app.runs.list(status="running", limit=1):
+        if await self.app.runs.list(status="open", limit=1):
             return True
         return bool(await self.app.jobs.list("noop", "active", limit=1))
 

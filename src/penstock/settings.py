@@ -37,6 +37,7 @@ class SettingOptions(TypedDict, total=False):
     grace: Duration | None
     max_crashes: int | None
     queue_names: Literal["filename", "directory"] | None
+    unknown_fields: Literal["refuse", "ignore"] | None
     queues: Names | None
     public_url: str | None
     retain_runs: Retention | None
@@ -63,8 +64,9 @@ class Settings:
     grace: int = 10_000
     max_crashes: int = 3
     queue_names: Literal["filename", "directory"] = "filename"
+    unknown_fields: Literal["refuse", "ignore"] = "refuse"
     queues: tuple[str, ...] = ()
-    public_url: str = "http://127.0.0.1:8000"
+    public_url: str = ""
     retain_runs: int | None = 30 * 86_400_000
     retain_jobs: int | None = 7 * 86_400_000
     retain_events: int | None = 7 * 86_400_000
@@ -155,6 +157,7 @@ _COUNTS = {"concurrency": 1, "threads": 1, "max_crashes": 0, "keep_runs": 0, "ke
 _LISTS = {"queues", "redact"}
 _CHOICES = {
     "queue_names": ("filename", "directory"),
+    "unknown_fields": ("refuse", "ignore"),
     "log": ("debug", "info", "warning", "error"),
     "log_format": ("pretty", "json"),
 }

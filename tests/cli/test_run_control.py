@@ -65,7 +65,7 @@ def test_pause_and_resume(penstock: Callable) -> None:
     assert penstock("runs", "--status", "paused", "--json").json["id"] == "mine"
     assert "it is paused (for lunch); `penstock runs resume mine` resumes it" in penstock("doctor", "mine").out
     again = penstock("runs", "pause", "mine")
-    assert (again.code, "run 'mine' is paused and cannot be paused [run_error]" in again.err) == (2, True)
+    assert (again.code, "run 'mine' is already paused [run_error]" in again.err) == (2, True)
     assert penstock("runs", "resume", "mine", "--json").json == {"id": "mine", "paused": False}
     again = penstock("runs", "resume", "mine")
     assert (again.code, "run 'mine' is running, not paused" in again.err) == (2, True)
@@ -89,7 +89,7 @@ def test_waits_are_listed_and_explained(penstock: Callable, waiting: None) -> No
     assert ", until " in explained
     assert 'for event paid matching {"order":7}; `penstock emit paid --data \'{"order":7}\'` resolves it' in explained
     assert "… asks" in penstock("runs", "show", "mine").out
-    assert 'for paid {"order":7}' in penstock("runs", "show", "mine").out
+    assert 'for event paid {"order":7} until 20' in penstock("runs", "show", "mine").out
 
 
 def test_emit_and_fire_resolve_waits(penstock: Callable, project: Path, waiting: None) -> None:
@@ -97,13 +97,19 @@ def test_emit_and_fire_resolve_waits(penstock: Callable, project: Path, waiting:
     work_until("trigger")
     (trigger,) = penstock("waits", "--kind", "trigger", "--json").lines
     assert f"approval {json.loads(trigger)['id']}" in penstock("waits").lines[1]
-    assert "for its user trigger 'approval'" in penstock("doctor", "mine").out
+    id = json.loads(trigger)["id"]
+    assert f"for its trigger 'approval' ({id}) to be fired" in penstock("doctor", "mine").out
+    assert f"`penstock fire $(penstock waits token {id})` fires it" in penstock("doctor", "mine").out
+    by_id = penstock("fire", id)
+    assert (by_id.code, f"`penstock waits token {id}` creates a token" in by_id.err) == (2, True)
+    created = penstock("waits", "token", id)
+    assert (len(created.lines), created.lines[0].startswith(f"{id}.")) == (1, True)
     token = (project / "token").read_text()
     wrong = penstock("fire", token + "x")
     assert (wrong.code, "[unknown_trigger]" in wrong.err) == (2, True)
     wait = penstock("waits", "--kind", "trigger", "--json").json
     other = penstock("waits", "token", wait["id"], "--json").json
-    assert other["url"].endswith(f"/api/triggers/{other['token']}")
+    assert other["url"] == f"/api/triggers/{other['token']}"
     assert penstock("fire", other["token"], "--data", '"yes"').out == "Fired. Run mine resumes.\n"
     used = penstock("fire", token)
     assert (used.code, "[trigger_used]" in used.err) == (2, True)

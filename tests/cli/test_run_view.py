@@ -46,7 +46,7 @@ def test_a_running_run_in_a_pipe() -> None:
         "  ↻ charge          attempt 2  retry in 500 ms: declined",
         "  ● ship    500 ms  50 %",
         "  ● write    2.5 s  all is well",
-        "  · rest",
+        "  · rest            no worker has claimed it",
     ]
 
 
@@ -92,7 +92,8 @@ def test_every_wait_of_a_step_is_shown() -> None:
     ]
     (row,) = build_rows(view(step), NOW)
     assert (
-        row.detail == 'for order.paid {"order":7}, for trigger approval, until 2026-01-01T00:01:02.500Z (in 1 min 0 s)'
+        row.detail
+        == 'waiting for event order.paid {"order":7}, waiting for trigger approval, sleeping until 2026-01-01T00:01:02.500Z (in 1 min 0 s)'
     )
 
 

@@ -67,7 +67,7 @@ def test_show_prints_the_same_object_as_run(penstock: Callable) -> None:
 
 def test_a_run_without_a_worker(penstock: Callable) -> None:
     penstock("start", "greet", "--key", "mine")
-    assert "waiting for a worker" in penstock("runs", "show", "mine").out
+    assert "no worker has claimed it" in penstock("runs", "show", "mine").out
 
 
 def test_listing_loads_no_code_and_creates_no_store(

@@ -227,3 +227,14 @@ def test_doctor_counts_connections(penstock: Callable) -> None:
     assert answer.code == 2
     assert "✗ store" in answer.out
     assert "a process uses up to 502; raise the limit" in answer.out
+
+
+def test_state_list_says_that_there_is_more(penstock: Callable) -> None:
+    penstock("run", "greet")
+    for key in ("a", "b", "c"):
+        penstock("state", "set", key, "1")
+    first = penstock("state", "list", "--limit", "2", "--json")
+    assert len(first.lines) == 2
+    assert "There are more keys. The next page: --after b" in first.err
+    last = penstock("state", "list", "--after", "b", "--json")
+    assert (last.json["key"], last.err) == ("c", "")

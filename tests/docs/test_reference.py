@@ -118,6 +118,8 @@ def _same(shown: str, default: object) -> bool:
         return tuple(words) == default
     if default is None:
         return words == ["all"]
+    if default == "":
+        return shown == "not set"
     return words == [str(default)] or (isinstance(default, int) and to_ms(words[0]) == default)
 
 

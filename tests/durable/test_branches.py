@@ -24,7 +24,7 @@ async def test_all_waits_for_every_branch(kit: Any) -> None:
         await app.settle()
         await app.emit("sent", "s")
         await app.advance("2h")
-        assert (await app.runs.get(run)).status == "running"
+        assert (await app.runs.get(run)).status == "waiting"
         await app.emit("paid", "p")
         assert (await app.finish(run)).result == ["p", "s", 5]
 

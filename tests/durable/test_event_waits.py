@@ -38,7 +38,7 @@ async def test_match_compares_any_scalar(kit: Any, id: Any) -> None:
         for other in (8, "8", 7.25, False, 0, 1, "a", {"id": id}):
             await app.emit("payment.confirmed", {"orderId": other})
         await app.settle()
-        assert (await app.runs.get(run)).status == "running"
+        assert (await app.runs.get(run)).status == "waiting"
         await app.emit("payment.confirmed", {"orderId": id, "more": [1]})
         assert (await app.finish(run)).result == {"orderId": id, "more": [1]}
 
@@ -85,7 +85,7 @@ async def test_past_false_ignores_earlier_events(kit: Any) -> None:
         await app.settle()
         await app.emit("tick", "old")
         await app.advance("1h")
-        assert (await app.runs.get(run)).status == "running"
+        assert (await app.runs.get(run)).status == "waiting"
         await app.emit("tick", "new")
         assert (await app.finish(run)).result == "new"
 

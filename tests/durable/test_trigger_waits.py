@@ -77,6 +77,34 @@ async def test_a_trigger_is_fired_by_its_url(kit: Any) -> None:
         assert (await app.finish(run)).result == 7
 
 
+async def test_without_a_public_url_the_url_is_a_path(kit: Any) -> None:
+    urls: list[str] = []
+
+    @flow("ask", emits=[])
+    async def ask(order: Any, ctx: Context) -> Any:
+        trigger = await ctx.wait.trigger("approval")
+        await ctx.run("tell", lambda: urls.append(trigger.url))
+        return await trigger.wait()
+
+    async with kit(ask) as app:
+        run = await app.start(ask, None)
+        await app.settle()
+        assert urls[0].startswith("/api/triggers/t-")
+        await app.fire(urls[0], 7)
+        assert (await app.finish(run)).result == 7
+        (resumed,) = [event for event in await app.events.read_all(f"nq:flow:{run}") if event.kind == "step.resumed"]
+        assert resumed.data["reason"] == "Trigger fired"
+
+
+async def test_an_id_is_not_a_token(kit: Any) -> None:
+    async with kit(make_flow([])) as app:
+        await app.start("ask")
+        await app.settle()
+        (wait,) = await app.waits.list()
+        with pytest.raises(UnknownTrigger, match=f"`penstock waits token {wait.id}` creates a token for it"):
+            await app.waits.fire(wait.id)
+
+
 async def test_unknown_tokens_are_refused(kit: Any) -> None:
     tokens: list[str] = []
     async with kit(make_flow(tokens)) as app:
@@ -86,7 +114,7 @@ async def test_unknown_tokens_are_refused(kit: Any) -> None:
         for wrong in (f"{id}.{secret[:-1]}", f"{id}.", id, f"t-none.{secret}", "", ".", f"{id}.{secret}x"):
             with pytest.raises(UnknownTrigger):
                 await app.waits._triggers.fire(wrong, 1)
-        assert (await app.runs.get(run)).status == "running"
+        assert (await app.runs.get(run)).status == "waiting"
 
 
 async def test_an_expired_trigger_cannot_be_fired(kit: Any) -> None:

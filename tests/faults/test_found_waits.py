@@ -120,7 +120,7 @@ async def test_a_dead_step_leaves_no_pending_wait(backend: Backend, tmp_path: Pa
         await until(lambda: _kinds(app, run, "step.failed"))
         with pytest.raises(TriggerCancelled):
             await app.waits.fire(tokens[0])
-        assert (await app.runs.get(run)).status == "running"
+        assert (await app.runs.get(run)).status == "waiting"
 
 
 async def _kinds(app: App, run: str, kind: str) -> bool:

@@ -70,7 +70,7 @@ def _repaired_server(folder: Path) -> Server:
 
 
 async def _is_idle(app: App) -> bool:
-    return not await app.store.runs(status="running", limit=1)
+    return not await app.runs.list(status="open", limit=1)
 
 
 def _offsets(log: Path, count: int) -> list[int]:

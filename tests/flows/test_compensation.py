@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Permanent, flow, step
-from penstock.core.errors import RunFailed
+from penstock.core.errors import RunError, RunFailed
 
 
 def trip(log: list[str], *, broken: str = "fly") -> list[Any]:
@@ -119,8 +119,11 @@ async def test_a_compensated_run_is_over(app: Any) -> None:
 
     async with app(*trip([])) as a, a.workers.background():
         run, _ = await a.run_to_end("trip")
+        with pytest.raises(RunError, match="is compensated"):
+            await a.runs.retry(run)
         done = await a.dead_letters.redrive(step_job_id(run, "fly", 1))
-        assert "compensated" in next(iter(done.refused.values()))
+        assert next(iter(done.sent.values())).startswith(f"{run}.again."), "a new run"
+        assert (await a.runs.get(run)).status == "compensated"
         assert not await a.runs.cancel(run)
 
 

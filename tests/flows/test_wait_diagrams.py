@@ -41,7 +41,7 @@ def test_nodes_show_their_waits() -> None:
     assert APP.registry.problems == ()
     assert {name: node.wait for name, node in GRAPH.nodes.items() if node.wait} == {
         "collect": "payment.confirmed, at most 1d",
-        "approve": "user approval",
+        "approve": "trigger approval",
         "ship": "90s",
         "call_off": "a time",
     }
@@ -76,7 +76,7 @@ def test_the_terminal_shows_waits_also_without_unicode() -> None:
 def test_the_svg_shows_waits() -> None:
     svg = render_svg(GRAPH)
     ElementTree.fromstring(svg)
-    assert "⏱ user approval" in svg
+    assert "⏱ trigger approval" in svg
     assert 'class="edge timeout"' in svg
 
 

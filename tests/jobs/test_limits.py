@@ -10,6 +10,7 @@ import pytest
 
 from penstock import flow, job, step
 from penstock.core.errors import DefinitionError
+from penstock.handlers.handler import make_handler
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
@@ -204,3 +205,14 @@ def test_a_limit_is_a_number_of_at_least_one(option: str, bad: Any) -> None:
 
         @job(**{option: bad})
         async def work() -> None: ...
+
+
+def test_rate_keys_keep_values_of_different_types_apart() -> None:
+    async def send(input: Any) -> None: ...
+
+    by_path = make_handler(send, "send", {"rate_limit": "1/1m", "rate_key": "to"})
+    keys = [by_path.make_rate_key({"to": to}) for to in (1, "1", True, "true", None, "null", [1], "[1]", 1.5)]
+    assert len(set(keys)) == len(keys)
+    by_function = make_handler(send, "send", {"rate_limit": "1/1m", "rate_key": lambda input: input})
+    assert by_function.make_rate_key(1) != by_function.make_rate_key("1")
+    assert by_function.make_rate_key({1, 2}) is not None

@@ -26,6 +26,7 @@ from penstock import (
     step,
 )
 from penstock.app.views import RunSummary
+from penstock.context.state import StatePage
 from penstock.testing import FakeClock, FakeContext, TestApp
 
 
@@ -150,7 +151,7 @@ def waits() -> None:
         app.workers.start(concurrency=2)
         assert_type(app.queues.counts("mail"), dict[str, int])
         assert_type(app.dead_letters.discard("m-1"), bool)
-        assert_type(app.state.list("a"), dict[str, Any])
+        assert_type(app.state.list("a"), StatePage)
         assert_type(app.events.read("nq:global"), list[Event])
         assert_type(app.runs.list(status="failed"), list[RunSummary])
         with app.workers.background(queues=["mail"]):

@@ -413,7 +413,7 @@ class App:
         return registry
 
     def _register(self, found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
-        registry = build_registry([*self._functions, *found], problems)
+        registry = build_registry([*self._functions, *found], problems, self.settings.unknown_fields)
         for problem in registry.problems:
             log.warning("%s [%s]", problem, problem.code)
         return registry

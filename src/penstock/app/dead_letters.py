@@ -9,7 +9,7 @@ import msgspec
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.errors import RunError, UnknownJob, UnknownRun
+from ..core.errors import RunError, UnknownFlow, UnknownJob, UnknownRun
 from ..core.ids import dead_letter_id
 from ..core.payload import pack
 from ..flows.run_commands import FlowCommands, read_dead_letter
@@ -148,18 +148,35 @@ class DeadLetters:
     async def _redrive(self, row: JobRow, done: RedriveResult, payload: bytes | None) -> None:
         letter = read_dead_letter(row)
         data = payload if payload is not None else pack(letter.original_data)
+        sent: str | None
         try:
-            if letter.run is not None:
+            if letter.run is not None and await self._commands.is_compensated(letter.run):
+                sent = await self._start_again(row, letter.run, data == pack(letter.original_data))
+            elif letter.run is not None:
                 sent = await self._commands.redrive(row, letter, data)
             else:
                 sent = await self._resend(row, letter, data)
-        except (RunError, UnknownRun) as problem:
+        except (RunError, UnknownRun, UnknownFlow) as problem:
             done.refused[row.id] = str(problem)
             return
         if sent is None:
             done.refused[row.id] = GONE
         else:
             done.sent[row.id] = sent
+
+    async def _start_again(self, row: JobRow, run: str, is_unchanged: bool) -> str:
+        """Start a compensated run again as a new run: the steps before the failed one are undone.
+
+        A crash before the dead letter is removed leaves it; redriving it again then starts nothing.
+        """
+        if not is_unchanged:
+            raise RunError(
+                f"run {run!r} is compensated, so its step cannot continue with another input; "
+                f"`penstock runs replay {run} --input …` starts the run again"
+            )
+        sent = await self._commands.start_compensated_again(run)
+        await self._store.remove(row.id)
+        return sent
 
     async def _resend(self, row: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
         before = msgspec.convert(letter.options, JobOptions)

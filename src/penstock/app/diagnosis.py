@@ -17,6 +17,7 @@ from ..core.durations import format_ms
 from ..core.errors import PenstockError
 from ..core.events import Event
 from ..core.payload import unpack
+from ..core.tracebacks import describe_error, short_path
 from ..flows.run_record import PAUSED
 from ..handlers.registry import Registry
 from ..ports.store import JobRow, QueueRow, RunRow
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 MIN_FREE_DISK_BYTES = 200 * 2**20
 MAX_CLOCK_SKEW_MS = 5_000
+MAX_FAILURES_EXPLAINED = 5
 _OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
 
 
@@ -41,6 +43,7 @@ class Check:
     name: str
     ok: bool
     detail: str
+    is_warning: bool = False  # nothing is wrong, but you should know it
 
 
 async def diagnose(app: App) -> list[Check]:
@@ -86,10 +89,12 @@ def _check_worker_files(registry: Registry) -> Check:
 async def _check_store(app: App) -> list[Check]:
     facts = await app.store.describe()
     doubts = "; ".join(facts.pop("doubts", ()))
+    warnings = [Check("durability", True, text, is_warning=True) for text in facts.pop("warnings", ())]
     detail = ", ".join(f"{key} {value}" for key, value in facts.items())
     path = _file_of(app.settings.url)
     return [
         Check("store", not doubts, f"{detail}: {doubts}" if doubts else detail),
+        *warnings,
         await _check_clock(app),
         *([_check_disk(path)] if path else []),
         await _check_stuck_runs(app),
@@ -163,7 +168,7 @@ async def why(app: App, run: str) -> list[str]:
     engine = app._engines.of_run(row)
     events = await app.events.read_all(app._bodies.run(row.kind, run))
     if row.closed:
-        return [_explain_end(row, events)]
+        return [_explain_end(row, events), *_explain_failures(getattr(engine.view(events), "steps", {}))]
     queues = {queue.name: queue for queue in await app.store.queues()}
     workers = _workers(events)
     waits = await app.waits.list(run=run, limit=1000)
@@ -194,6 +199,23 @@ def _explain_end(row: RunRow, events: Sequence[Event]) -> str:
     return f"{ended}; `penstock runs retry {row.id}` retries its failed steps" if can_retry else ended
 
 
+def _explain_failures(steps: dict[str, Any]) -> list[str]:
+    """Return a sentence for each failed step: where the user's code failed, and the command that shows more."""
+    sentences = []
+    for step in steps.values():
+        if step.status == "failed":
+            name = f"step {step.step!r}" if step.n == 1 else f"step {step.step!r} (instance {step.n})"
+            text = f"{name} failed with {describe_error(step.error_name, step.error)}"
+            if step.file is not None:
+                text += f" at {short_path(step.file)}, line {step.line}"
+            if callers := [f"{short_path(one['file'])}:{one['line']} in {one['function']}" for one in step.frames]:
+                text += f" ({' > '.join(callers)})"
+            if step.dead_letter is not None:
+                text += f"; `penstock dlq show {step.dead_letter}` shows its input and its stack"
+            sentences.append(text)
+    return sentences[:MAX_FAILURES_EXPLAINED]
+
+
 def _explain_pause(row: RunRow, events: Sequence[Event]) -> str:
     reason = _last_change(row, events)[1].get("reason")
     return f"it is paused ({reason or 'no reason recorded'}); `penstock runs resume {row.id}` resumes it"
@@ -221,8 +243,8 @@ def _explain_wait(app: App, wait: WaitView) -> str:
         return f"{waiting} for event {wait.event}{match and f' matching {match}'}; `{command}` resolves it"
     signed = ", with a signature" if wait.signed else ""
     return (
-        f"{waiting} for its {wait.trigger} trigger {wait.name!r} ({wait.id}) to be fired{signed}; "
-        f"`penstock fire TOKEN` fires it, with the step's token or one from `penstock waits token {wait.id}`"
+        f"{waiting} for its trigger {wait.name!r} ({wait.id}) to be fired{signed}; "
+        f"`penstock fire $(penstock waits token {wait.id})` fires it"
     )
 
 

@@ -100,6 +100,7 @@ class Events:
         """
         async with self._app._transactions.writers(tx) as writers:
             is_new = await writers.emit(kind, data, run, key)
+        self._app._engine.hint_unheard(kind)
         return is_new if tx is None else None
 
     async def append(

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ..core.durations import Duration
 from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
 from ..core.ids import dead_letter_id
@@ -23,6 +25,8 @@ from .views import ChildView, JobView, job_view
 if TYPE_CHECKING:
     from .app import App
 
+MAX_WAITS_READ = 1000  # of one run
+PAGE_JOBS = 200
 MAX_EVENTS_SEARCHED = 1000  # of a queue, for the end of a job that was removed
 
 
@@ -146,7 +150,7 @@ class Jobs:
         Args:
             id: The job's id.
         """
-        return job_view(await self._row(id))
+        return await self._view(await self._row(id))
 
     async def list(
         self, queue: str, state: JobState | str = JobState.WAITING, *, after: str | None = None, limit: int = 50
@@ -160,7 +164,18 @@ class Jobs:
             limit: Maximum number of jobs.
         """
         state = JobState(check_choice(state, [one.value for one in JobState], "state"))
-        return [job_view(row) for row in await self._store.jobs(queue, state, after=after, limit=check_count(limit))]
+        check_count(limit)
+        if state is JobState.DELAYED:
+            return [job_view(row) for row in await self._delayed(queue, after, limit, suspended=False)]
+        if state is not JobState.SUSPENDED:
+            return [job_view(row) for row in await self._store.jobs(queue, state, after=after, limit=limit)]
+        # First the waits without a timeout, then those with one.
+        last = await self._store.job(after) if after is not None else None
+        rows: Sequence[JobRow] = ()
+        if last is None or last.state is not JobState.DELAYED:
+            rows, after = await self._store.jobs(queue, state, after=after, limit=limit), None
+        late = await self._delayed(queue, after, limit - len(rows), suspended=True) if len(rows) < limit else ()
+        return [job_view(row) for row in (*rows, *late)]
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Wait for a job to end and return its result. Raise RunFailed if it failed or was cancelled.
@@ -186,15 +201,13 @@ class Jobs:
         return await self._store.retry(id)
 
     async def promote(self, id: str) -> bool:
-        """Make a delayed job due now. Return False if it is not delayed.
+        """Make a delayed job due now. Return False if it is not delayed, or is a step that waits.
 
         Args:
             id: The job's id.
         """
-        if await self._store.promote(id):
-            return True
-        await self._row(id)  # raises for an unknown id
-        return False
+        row = await self._row(id)
+        return not await self._is_suspended(row) and await self._store.promote(id)
 
     async def remove(self, id: str) -> bool:
         """Delete a plain job that no worker holds. A step belongs to its run: cancel the run instead.
@@ -259,6 +272,31 @@ class Jobs:
             if event.subject == id and event.kind in ("job.failed", "job.cancelled"):
                 raise RunFailed(f"job {id!r} {event.kind.removeprefix('job.')}: {event.data.get('error', '')}")
         raise _unknown_job(id)
+
+    async def _is_suspended(self, row: JobRow) -> bool:
+        """Return whether a job waits. A wait with a timeout is in the queue as delayed, until that time."""
+        if row.state is not JobState.DELAYED or row.run is None:
+            return row.state is JobState.SUSPENDED
+        waits = await self._store.waits(run=row.run, limit=MAX_WAITS_READ)
+        return any(wait.job == row.id and wait.due == row.due for wait in waits)
+
+    async def _delayed(self, queue: str, after: str | None, limit: int, *, suspended: bool) -> Sequence[JobRow]:
+        """Return jobs that are in the queue as delayed: those that wait, or the others."""
+        found: Sequence[JobRow] = []
+        while len(found) < limit and (
+            rows := await self._store.jobs(queue, JobState.DELAYED, after=after, limit=PAGE_JOBS)
+        ):
+            found = [*found, *[row for row in rows if await self._is_suspended(row) is suspended]]
+            after = rows[-1].id
+            if len(rows) < PAGE_JOBS:
+                break
+        state = JobState.SUSPENDED if suspended else JobState.DELAYED
+        return [msgspec.structs.replace(row, state=state) for row in found[:limit]]
+
+    async def _view(self, row: JobRow) -> JobView:
+        if row.state is JobState.DELAYED and await self._is_suspended(row):
+            row = msgspec.structs.replace(row, state=JobState.SUSPENDED)
+        return job_view(row)
 
     async def _row(self, id: str) -> JobRow:
         row = await self._store.job(id)

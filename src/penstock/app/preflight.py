@@ -10,7 +10,7 @@ import msgspec
 
 from ..core.errors import UnknownFlow
 from ..core.near_match import did_you_mean
-from ..flows.run_record import COMPENSATING, PAUSED, RUNNING
+from ..flows.run_record import OPEN as OPEN_RUNS
 from ..ports.runner import Runner
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim, JobState
@@ -40,7 +40,7 @@ async def check_runs(app: App, flow: str | None = None) -> PreflightReport:
     """Replay every open step of a store, or of one flow. Nothing is written; code outside `ctx.run` is executed."""
     report = PreflightReport()
     async with open_checker(app) as checker:
-        for status in (RUNNING, PAUSED, COMPENSATING):
+        for status in OPEN_RUNS:
             async for row in _rows(app, flow, status):
                 report.runs += 1
                 for claim in await _claims(app, row):

@@ -15,7 +15,7 @@ from ..core.outage_retry import OutageRetry, deadline
 from ..core.payload import to_plain, unpack
 from ..flows.fork import RunForker
 from ..flows.reducer import RunView
-from ..flows.run_record import COMPLETED, STATUSES
+from ..flows.run_record import COMPLETED, OPEN, STATUSES, WAITING
 from ..ports.store import RunRow
 from ..ports.unit import FLOW
 from ..worker.engines import RunEngine
@@ -23,11 +23,14 @@ from . import diagnosis, export, preflight, run_actions
 from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name, check_tags, resolve_due
 from .store_urls import mask
 from .views import RunSummary, run_summary
+from .waits import describe_wait
 
 if TYPE_CHECKING:
     from .app import App
     from .dead_letters import RedriveResult
 
+OPEN_STATUS = "open"  # every run that has not ended
+MAX_WAITS_SHOWN = 3
 I = TypeVar("I")  # noqa: E741
 """The input of a flow."""
 
@@ -139,8 +142,9 @@ class Runs:
 
         Args:
             flow: Only runs of this flow.
-            status: Only runs with this status: running, paused, compensating, completed, failed,
-                compensated or cancelled.
+            status: Only runs with this status: running, waiting, paused, compensating, completed, failed,
+                compensated or cancelled. A run that only waits is waiting, not running; `open` lists every run
+                that has not ended.
             since: Only runs started since a datetime, or within a duration such as "1h".
             until: Only runs started before a datetime, or longer ago than a duration.
             tags: Only runs that have all these tags.
@@ -151,15 +155,15 @@ class Runs:
         if flow is not None:
             check_name(flow, "flow", "the name of a flow")
         if status is not None:
-            check_choice(status, STATUSES, "status")
+            check_choice(status, (*STATUSES, OPEN_STATUS), "status")
         started: dict[str, Any] = {}
         if tags:
             started["meta"] = {"tags": check_tags(tags, "tags")}
         if where is not None:
             started["data"] = {"input": to_plain(where, "where")}
-        rows = await self._store.runs(
+        rows: Sequence[RunRow] = await self._rows(
+            OPEN if status == OPEN_STATUS else (status,),
             flow=flow,
-            status=status,
             since=self._time_ms(since),
             until=self._time_ms(until),
             first_event=started or None,
@@ -168,7 +172,7 @@ class Runs:
         )
         if not rows and before is not None and await self._store.run(before) is None:
             raise BadId(f"no run with id {before!r}; before= must be the id of the last run on the previous page")
-        return [run_summary(row) for row in rows]
+        return [run_summary(row, await self._waits_for(row)) for row in rows]
 
     async def wait(self, id: str, *, timeout: Duration | None = None) -> RunSummary:
         """Wait until a run has ended, in whatever way.
@@ -325,6 +329,19 @@ class Runs:
             if isinstance(events, AsyncGenerator):
                 await events.aclose()
 
+    async def _rows(self, statuses: Sequence[str | None], *, limit: int, **filters: Any) -> Sequence[RunRow]:
+        """Return the newest runs with one of the statuses. Each status is an index of its own."""
+        pages = [await self._store.runs(status=status, limit=limit, **filters) for status in statuses]
+        return sorted((row for page in pages for row in page), key=lambda row: (row.created, row.id), reverse=True)[
+            :limit
+        ]
+
+    async def _waits_for(self, row: RunRow) -> Sequence[str]:
+        if row.status != WAITING:
+            return ()
+        pending = await self._app.waits.list(run=row.id, limit=MAX_WAITS_SHOWN)
+        return [describe_wait(wait, self._app._bodies) for wait in pending] or ["resumed, no worker has claimed it"]
+
     async def _view(self, id: str, last_event: str | None) -> RunView:
         row = await self._row(id)
         engine = self._app._engines.of_run(row)
@@ -337,7 +354,10 @@ class Runs:
                     + (f", {events[0].id} to {events[-1].id}" if events else "")
                 )
             events = [event for event in events if event.seq <= last]
-        return engine.view(events)  # type: ignore[no-any-return]
+        view = engine.view(events)
+        if last_event is None and view.status == WAITING and row.status != WAITING:
+            view.status = row.status  # a step is queued of which no event tells yet
+        return view  # type: ignore[no-any-return]
 
     async def _wait(self, id: str, outage_retry: OutageRetry) -> RunRow:
         with self._store.signals.listen(f"run:{id}") as listener:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..context.state import Key, join_key, patch_state
+from ..context.state import Key, StatePage, join_key, patch_state
 from ..core.durations import Duration, to_ms
 from ..core.payload import pack, unpack
 from ..ports.unit import Committed, StateWrite, Unit
@@ -61,16 +61,18 @@ class AppState:
         """
         await self._write(StateWrite(self._prefix + join_key(key), None))
 
-    async def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
-        """Return keys and values in key order.
+    async def list(self, prefix: Key = "", *, after: Key | None = None, limit: int = 100) -> StatePage:
+        """Return keys and values in key order. `next` of the result is the `after` of the next page, or None.
 
         Args:
             prefix: Only keys that start with this.
+            after: The last key of the page before.
             limit: Maximum number of keys.
         """
         start = self._prefix + (join_key(prefix) if prefix else "")
-        rows = await self._store.states(start, limit=check_count(limit))
-        return {row.key.removeprefix(self._prefix): unpack(row.value) for row in rows}
+        last = self._prefix + join_key(after) if after is not None else None
+        rows = await self._store.states(start, after=last, limit=check_count(limit) + 1)
+        return StatePage.cut({row.key.removeprefix(self._prefix): row.value for row in rows}, limit)
 
     async def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
         """Apply a function to the stored value atomically and return the new value.

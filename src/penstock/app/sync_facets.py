@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Unpack, cast, overload
 
-from ..context.state import Key
+from ..context.state import Key, StatePage
 from ..core.durations import Duration
 from ..core.events import Event
 from ..core.retry import RetryOption
@@ -126,8 +126,9 @@ class SyncRuns:
 
         Args:
             flow: Only runs of this flow.
-            status: Only runs with this status: running, paused, compensating, completed, failed,
-                compensated or cancelled.
+            status: Only runs with this status: running, waiting, paused, compensating, completed, failed,
+                compensated or cancelled. A run that only waits is waiting, not running; `open` lists every run
+                that has not ended.
             since: Only runs started since a datetime, or within a duration such as "1h".
             until: Only runs started before a datetime, or longer ago than a duration.
             tags: Only runs that have all these tags.
@@ -438,7 +439,7 @@ class SyncJobs:
         return self._portal.call(self._facet.retry(id))
 
     def promote(self, id: str) -> bool:
-        """Make a delayed job due now. Return False if it is not delayed.
+        """Make a delayed job due now. Return False if it is not delayed, or is a step that waits.
 
         Args:
             id: The job's id.
@@ -895,14 +896,15 @@ class SyncAppState:
         """
         return self._portal.call(self._facet.delete(key))
 
-    def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
-        """Return keys and values in key order.
+    def list(self, prefix: Key = "", *, after: Key | None = None, limit: int = 100) -> StatePage:
+        """Return keys and values in key order. `next` of the result is the `after` of the next page, or None.
 
         Args:
             prefix: Only keys that start with this.
+            after: The last key of the page before.
             limit: Maximum number of keys.
         """
-        return self._portal.call(self._facet.list(prefix, limit=limit))
+        return self._portal.call(self._facet.list(prefix, after=after, limit=limit))
 
     def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
         """Apply a function to the stored value atomically and return the new value.

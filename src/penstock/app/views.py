@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ class RunSummary(msgspec.Struct, frozen=True, rename="camel"):
     started_at: str
     updated_at: str
     kind: str = "flow"
+    waits_for: list[str] = []  # of a waiting run: what its steps wait for and until when
 
 
 class JobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -92,9 +94,10 @@ class QueueView(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-def run_summary(row: RunRow) -> RunSummary:
+def run_summary(row: RunRow, waits_for: Sequence[str] = ()) -> RunSummary:
     """Return the list entry of a run."""
-    return RunSummary(row.id, row.flow, row.status, row.closed, to_iso(row.created), to_iso(row.updated), row.kind)
+    times = to_iso(row.created), to_iso(row.updated)
+    return RunSummary(row.id, row.flow, row.status, row.closed, *times, row.kind, list(waits_for))
 
 
 def job_view(row: JobRow) -> JobView:

@@ -9,6 +9,7 @@ import msgspec
 from ..commit.runtime import Runtime
 from ..core.clock import to_iso
 from ..core.errors import BadArgument
+from ..core.events import EventBodies
 from ..durable.trigger_commands import Signature, TriggerCommands
 from ..durable.wait_records import EVENT, TIME, TRIGGER, decode_body
 from ..ports.store import WaitRow
@@ -78,6 +79,18 @@ class Waits:
             id: Id of the trigger; `app.waits.list(kind="trigger")` lists them.
         """
         return await self._triggers.issue_token(id)
+
+
+def describe_wait(wait: WaitView, bodies: EventBodies) -> str:
+    """Return what a wait is for and until when, without secrets: `waiting for event order.paid until 2026-…`."""
+    if wait.kind == TIME:
+        return f"sleeping until {wait.until}"
+    if wait.kind == EVENT:
+        match = f" {msgspec.json.encode(bodies.redact_value(wait.match)).decode()}" if wait.match else ""
+        what = f"event {wait.event}{match}"
+    else:
+        what = f"trigger {wait.name}"
+    return f"waiting for {what}" + (f" until {wait.until}" if wait.until is not None else "")
 
 
 def wait_view(row: WaitRow) -> WaitView:

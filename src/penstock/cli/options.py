@@ -26,7 +26,7 @@ class CommonOptions:
     url: Annotated[
         str | None, Parameter(help="URL of the store; default PENSTOCK_URL, then the file .penstock/penstock.db.")
     ] = None
-    json: Annotated[bool, Parameter(negative="", show_default=False, help="Print JSON.")] = False
+    json: Annotated[bool, Parameter(negative="", show_default=False, help="Print JSON; lists as JSON Lines.")] = False
     debug: Annotated[
         bool, Parameter(negative="", show_default=False, help="Print a traceback with errors; also PENSTOCK_DEBUG=1.")
     ] = False

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from ..core.redaction import Redactor
 from ..flows.reducer import RunView, StepView
+from ..flows.run_record import OPEN
 from ..settings import Settings
 from .errors import EXIT_FAILED, EXIT_OK, warn
 from .options import CommonOptions
@@ -46,14 +47,27 @@ def run_to_dict(view: RunView) -> dict[str, Any]:
     }
 
 
+_ONLY_IF_SET = (
+    "awaitType",
+    "awaitData",
+    "awaitSince",
+    "alsoAwaits",
+    "errorName",
+    "file",
+    "line",
+    "frames",
+    "deadLetter",
+)
+
+
 def _step_to_dict(step: StepView) -> dict[str, Any]:
     fields = {field.encode_name: getattr(step, field.name) for field in msgspec.structs.fields(step)}
-    return {key: value for key, value in fields.items() if value or key not in ("awaitType", "awaitData", "alsoAwaits")}
+    return {key: value for key, value in fields.items() if value or key not in _ONLY_IF_SET}
 
 
 def exit_code(view: RunView) -> int:
     """Return 0 unless the run failed, was compensated or cancelled."""
-    return EXIT_OK if view.status in ("completed", "running", "paused", "compensating") else EXIT_FAILED
+    return EXIT_OK if view.status in ("completed", *OPEN) else EXIT_FAILED
 
 
 def print_json(value: Any) -> None:

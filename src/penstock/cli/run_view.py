@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +11,19 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from ..core.clock import Clock, from_iso
+from ..core.clock import Clock, from_iso, to_iso
 from ..core.durations import format_ms
-from ..flows.reducer import RunView, StepView
+from ..core.tracebacks import describe_error, format_frames
+from ..flows.reducer import RunView, StepView, display_status
 
 MAX_INSTANCES = 6  # of one step on rows of their own; more are folded into one row
+MAX_FAILURES = 3  # shown with their traceback
+MAX_WAIT_CHARS = 140  # of what a step waits for, and until when
 MAX_DETAIL_CHARS = 70  # of an error or of partial output
 MAX_RESULT_CHARS = 200  # of a result in a panel
 MAX_TEXT_CHARS = 10_000  # of a result in plain lines
 BAR_CHARS = 16
+NOT_CLAIMED = "no worker has claimed it"
 MARKS = {
     "completed": "✓", "failed": "✗", "running": "●", "retrying": "↻", "pending": "·", "waiting": "…", "timeout": "✗",
     "cancelled": "–",
@@ -55,19 +59,20 @@ class RunPanel:
             yield Text.assemble((f"{label} ", style), text)
 
     def _header(self, now: int) -> Text:
-        view = self.view
-        status = (view.status, COLOURS.get(view.status, ""))
+        view, shown = self.view, display_status(self.view)
+        status = (shown, COLOURS.get(shown, ""))
         spent = (format_elapsed(view, now), "dim")
         return Text.assemble((view.name or "run", "bold"), " ", (view.id, "dim"), "  ", status, " ", spent)
 
 
-_PREPOSITIONS = {"completed": "in", "running": "for"}
+_PREPOSITIONS = {"completed": "in", "running": "for", "waiting": "for"}
 
 
 def render_text(view: RunView, now_ms: int, unicode: bool = True) -> str:
     """Return a run as plain lines of text, for a pipe."""
     rows = build_rows(view, now_ms)
-    lines = [" ".join(part for part in (view.name, view.id, view.status, format_elapsed(view, now_ms)) if part)]
+    status = display_status(view)
+    lines = [" ".join(part for part in (view.name, view.id, status, format_elapsed(view, now_ms)) if part)]
     name = max((len(row.name) for row in rows), default=0)
     took = max((len(row.took) for row in rows), default=0)
     for row in rows:
@@ -88,6 +93,29 @@ def end_lines(view: RunView, max_chars: int) -> Iterator[tuple[str, str, str]]:
         yield "error", "red", one_line(view.error, max_chars)
     elif view.reason:
         yield "reason", "dim", one_line(view.reason, max_chars)
+
+
+def failure_lines(view: RunView) -> list[str]:
+    """Return where the failed steps of a run failed: the frames of the user's code, and the command that shows more."""
+    failed = [step for step in view.steps.values() if step.status == "failed"]
+    lines: list[str] = []
+    for step in failed[:MAX_FAILURES]:
+        name = step.step if step.n == 1 else f"{step.step}#{step.n}"
+        error = {"name": step.error_name, "error": step.error, "frames": step.frames, "deadLetter": step.dead_letter}
+        lines += [f"step {name} failed:", *error_lines(error)]
+    if len(failed) > MAX_FAILURES:
+        lines.append(f"{len(failed) - MAX_FAILURES} more steps failed")
+    return lines
+
+
+def error_lines(error: Mapping[str, Any]) -> list[str]:
+    """Return a recorded error as Python prints it, with the frames of the user's code only."""
+    frames = error.get("frames") or []
+    lines = ["Traceback (most recent call last):", *format_frames(frames)] if frames else []
+    lines.append(one_line(describe_error(error.get("name"), error.get("error")), MAX_TEXT_CHARS))
+    if error.get("deadLetter"):
+        lines.append(f"`penstock dlq show {error['deadLetter']}` shows its input and its whole stack.")
+    return lines
 
 
 def format_elapsed(view: RunView, now_ms: int) -> str:
@@ -122,7 +150,7 @@ def build_rows(view: RunView, now_ms: int) -> list[StepRow]:
     by_step: dict[str, list[StepView]] = {}
     for step in view.steps.values():
         by_step.setdefault(step.step, []).append(step)
-    rows: list[StepRow] = [] if by_step or view.status != "running" else [StepRow("pending", "waiting for a worker")]
+    rows: list[StepRow] = [] if by_step or view.status != "running" else [StepRow("pending", NOT_CLAIMED)]
     for name, steps in by_step.items():
         if len(steps) <= MAX_INSTANCES:
             rows += [_build_row(step, now_ms) for step in steps]
@@ -171,7 +199,9 @@ def _detail(step: StepView, now_ms: int) -> str:
     if step.status in ("failed", "timeout", "retrying"):
         return one_line(step.error or "")
     if step.status == "waiting":
-        return one_line(_describe_waits(step, now_ms), MAX_DETAIL_CHARS * (1 + len(step.also_awaits)))
+        return one_line(_describe_waits(step, now_ms), MAX_WAIT_CHARS * (1 + len(step.also_awaits)))
+    if step.status == "pending":
+        return NOT_CLAIMED
     if step.partials:
         return _last_partial(step.partials)
     if step.progress is not None and step.status == "running" and _percent(step) is None:
@@ -180,21 +210,26 @@ def _detail(step: StepView, now_ms: int) -> str:
 
 
 def _describe_waits(step: StepView, now_ms: int) -> str:
-    waits = [(one["type"], one["data"]) for one in step.also_awaits] + [(step.await_type, step.await_data)]
-    return ", ".join(_describe_wait(type_, data if isinstance(data, dict) else {}, now_ms) for type_, data in waits)
+    waits = [(one["type"], one["data"], one.get("since")) for one in step.also_awaits]
+    waits.append((step.await_type, step.await_data, step.await_since))
+    return ", ".join(
+        _describe_wait(type_, data if isinstance(data, dict) else {}, since, now_ms) for type_, data, since in waits
+    )
 
 
-def _describe_wait(type_: str | None, data: dict[str, Any], now_ms: int) -> str:
+def _describe_wait(type_: str | None, data: dict[str, Any], since: str | None, now_ms: int) -> str:
+    until = data.get("resumeAt")
+    if until is None and since is not None and isinstance(data.get("timeout"), int):
+        until = to_iso(from_iso(since) + data["timeout"])
+    left = f" until {until} (in {format_ms(max(from_iso(until) - now_ms, 0))})" if until else ""
     match type_:
         case "time":
-            until = data.get("resumeAt")
-            left = f" (in {format_ms(max(from_iso(until) - now_ms, 0))})" if until else ""
-            return f"until {until}{left}"
+            return f"sleeping{left}"
         case "event":
             match = f" {one_line(data['match'])}" if data.get("match") else ""
-            return f"for {data.get('eventKind')}{match}"
+            return f"waiting for event {data.get('eventKind')}{match}{left}"
         case _:
-            return f"for trigger {data.get('name') or data.get('triggerId')}"
+            return f"waiting for trigger {data.get('name') or data.get('triggerId')}{left}"
 
 
 def _last_partial(partials: list[Any]) -> str:

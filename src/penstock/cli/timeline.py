@@ -7,8 +7,8 @@ from rich.text import Text
 
 from ..core.clock import Clock, from_iso
 from ..core.durations import format_ms
-from ..flows.reducer import RunView, StepView
-from .run_view import ASCII, COLOURS, MARKS, MAX_RESULT_CHARS, end_lines, format_elapsed
+from ..flows.reducer import RunView, StepView, display_status
+from .run_view import ASCII, COLOURS, MARKS, MAX_RESULT_CHARS, NOT_CLAIMED, end_lines, format_elapsed
 
 MIN_BAR_CHARS, MAX_NAME_CHARS = 10, 28
 
@@ -26,15 +26,16 @@ class Timeline:
         steps = list(view.steps.values())
         room = max((options.height or console.height) - 4, 5)
         hidden = len(steps) - room if options.is_terminal and len(steps) > room else 0
-        colour = COLOURS.get(view.status, "")
+        status = display_status(view)
+        colour = COLOURS.get(status, "")
         yield Text.assemble(
-            (view.name or "run", "bold"), " ", (view.id, "dim"), "  ", (view.status, colour), "  ",
+            (view.name or "run", "bold"), " ", (view.id, "dim"), "  ", (status, colour), "  ",
             (format_elapsed(view, now), "dim"),
         )  # fmt: skip
         if hidden:
             yield Text(f"  {hidden} more above", style="dim")
         if not steps and view.status == "running":
-            yield Text("  waiting for a worker", style="dim")
+            yield Text(f"  {NOT_CLAIMED}", style="dim")
         yield from self._bars(steps[hidden:], now, options.max_width, unicode)
         yield from self._end()
 

@@ -24,6 +24,20 @@ KeyLocks = WeakValueDictionary[str, asyncio.Lock]
 _locks_by_store: WeakKeyDictionary[State, KeyLocks] = WeakKeyDictionary()
 
 
+class StatePage(dict[str, Any]):
+    """A page of keys and values. `next` is the `after` of the next page; None if there are no more keys."""
+
+    next: str | None = None
+
+    @classmethod
+    def cut(cls, rows: dict[str, bytes], limit: int) -> StatePage:
+        """Decode the first `limit` values of rows that may be more."""
+        keys = list(rows)[:limit]
+        page = cls({key: unpack(rows[key]) for key in keys})
+        page.next = keys[-1] if len(rows) > limit else None
+        return page
+
+
 class StateConflict(PenstockError):
     """A key was set and patched in one attempt."""
 
@@ -120,21 +134,25 @@ class StateView:
             self._writes[full] = StateWrite(full, None)
         return DONE
 
-    async def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
-        """Return keys and values in key order.
+    async def list(self, prefix: Key = "", *, after: Key | None = None, limit: int = 100) -> StatePage:
+        """Return keys and values in key order. `next` of the result is the `after` of the next page, or None.
 
         Args:
             prefix: Only keys that start with this.
+            after: The last key of the page before.
             limit: Maximum number of keys.
         """
         start = self._prefix + (join_key(prefix) if prefix else "")
-        rows = {row.key: row.value for row in await self._store.states(start, limit=limit)}
-        for full, write in self._writes.items():
-            if full.startswith(start):
-                rows.pop(full, None)
-                if write.value is not None:
-                    rows[full] = write.value
-        return {key.removeprefix(self._prefix): unpack(rows[key]) for key in sorted(rows)[:limit]}
+        last = self._prefix + join_key(after) if after is not None else None
+        # Deleted keys are still stored: read so many more.
+        writes = {full: write for full, write in self._writes.items() if full.startswith(start) and full > (last or "")}
+        stored = await self._store.states(start, after=last, limit=limit + len(writes) + 1)
+        rows = {row.key: row.value for row in stored}
+        for full, write in writes.items():
+            rows.pop(full, None)
+            if write.value is not None:
+                rows[full] = write.value
+        return StatePage.cut({key.removeprefix(self._prefix): rows[key] for key in sorted(rows)}, limit)
 
     async def patch(
         self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None, name: str | None = None
@@ -210,14 +228,15 @@ class SyncStateView:
         """
         self._view.delete(key)
 
-    def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
-        """Return keys and values in key order.
+    def list(self, prefix: Key = "", *, after: Key | None = None, limit: int = 100) -> StatePage:
+        """Return keys and values in key order. `next` of the result is the `after` of the next page, or None.
 
         Args:
             prefix: Only keys that start with this.
+            after: The last key of the page before.
             limit: Maximum number of keys.
         """
-        return dict(self._wait(self._view.list(prefix, limit=limit)))
+        return self._wait(self._view.list(prefix, after=after, limit=limit))  # type: ignore[no-any-return]
 
     def patch(
         self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None, name: str | None = None

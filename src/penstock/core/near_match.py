@@ -8,6 +8,8 @@ from typing import Any
 
 from .errors import DefinitionError
 
+MISSPELLING_CUTOFF = 0.85  # "order.payed" is as near to "order.paid"; "order.created" is not
+
 
 def near_matches(word: object, known: Iterable[str], limit: int = 1) -> list[str]:
     """Return the known words nearest to this one, best first."""
@@ -18,6 +20,12 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return a hint at the nearest known word, or "" if none is near."""
     near = near_matches(word, known)
     return f"did you mean {near[0]!r}?" if near else ""
+
+
+def is_probably(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that this one is almost certainly a misspelling of, or None."""
+    near = difflib.get_close_matches(word, sorted(known), 1, MISSPELLING_CUTOFF)
+    return near[0] if near else None
 
 
 def check_keys(options: Mapping[str, Any], known: set[str], what: str, where: str | None = None) -> None:

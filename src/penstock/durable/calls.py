@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 from ..core.errors import AttemptTimeout, BadArgument, CallFailed, ReplayError
 from ..core.payload import unpack
 from ..core.retry import RetryPolicy
+from ..core.tracebacks import describe_error
 from .journal import JournalCall, JournalEntry
 
 if TYPE_CHECKING:
@@ -168,7 +169,8 @@ class RunCall(DurableCall[Any]):
 
 def call_failed(name: str, failures: int, problem: Exception) -> CallFailed:
     """Build the error of a `ctx.run` whose retries are used up."""
-    return CallFailed(f"{name} failed after {failures} tries: {type(problem).__name__}: {problem}")
+    why = describe_error(type(problem).__name__, str(problem))
+    return CallFailed(f"{name} failed after {failures} tries: {why}")
 
 
 def read_value(entry: JournalEntry) -> Any:

@@ -27,7 +27,7 @@ class Await:
         event: The kind of event to wait for.
         match: What the event's data must contain, or a function of the step's input that returns it.
         where: A function of the event (and the input) that accepts or rejects the event.
-        trigger: Who fires the trigger: `"webhook"`, `"user"` or `"api"`.
+        trigger: Who fires the trigger: `"webhook"` (a service), `"user"` or `"api"`. Only recorded with its events.
         name: Name of the durable call.
         schema: JSON schema the data of a trigger must match.
         signed: Environment variable with the secret that callers sign a trigger's data with.

@@ -13,6 +13,7 @@ from ..ports.unit import DELIVERIES, Committed, Fenced, NewJob, Receipt, Refused
 from .call_recorder import CallRecorder
 from .calls import WaitCall, mark_shared_kinds
 from .journal import RESULT, Journal, PendingWrites
+from .triggers import trigger_url
 from .wait_records import (
     EVENT,
     TIME,
@@ -163,4 +164,4 @@ class DurableSession:
         return NewJob(f"look.{self._unit_id()}", DELIVERIES, LOOK_BACK, pack({"wait": wait}))
 
     def trigger_url(self, token: str) -> str:
-        return f"{self._public_url.rstrip('/')}/api/triggers/{token}"
+        return trigger_url(self._public_url, token)

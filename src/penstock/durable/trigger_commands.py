@@ -28,8 +28,6 @@ from .journal import encode
 from .triggers import hash_token, new_secret, token_memo
 from .wait_records import TRIGGER, WaitBody, WaitResult, build_trigger_event, decode_body, resolve_wait
 
-_REASONS = {"webhook": "Webhook received", "user": "User action received", "api": "API call received"}
-
 
 class Signature(msgspec.Struct, frozen=True):
     """The signature of a call, in the form of Standard Webhooks."""
@@ -79,7 +77,7 @@ class TriggerCommands:
         if body.schema is not None:
             make_validator(body.schema, f"the data of trigger {body.name!r}")(unpack(packed))
         result = WaitResult(self._clock.now_ms(), msgspec.Raw(packed))
-        unit = resolve_wait(row, body, result, self._bodies, self._unit_id(), _REASONS[body.type or "api"])
+        unit = resolve_wait(row, body, result, self._bodies, self._unit_id(), "Trigger fired")
         event_data = {"type": body.type, "payload": msgspec.Raw(packed)}
         fired = build_trigger_event(self._bodies, "trigger.fired", row.id, row.run, body, event_data)
         unit.events.insert(0, fired)
@@ -101,6 +99,10 @@ class TriggerCommands:
             # Compare with every token, so that the time it takes reveals nothing.
             if any([hmac.compare_digest(hashed, known) for known in body.tokens]):  # noqa: C419
                 return row, body
+        if not secret and (await self._store.wait_row(id)) is not None:
+            raise UnknownTrigger(
+                f"{id!r} is the id of a trigger, not its token; `penstock waits token {id}` creates a token for it"
+            )
         raise UnknownTrigger(
             "no trigger has this token; check that it was copied in full, and that this is the right store"
         )

@@ -57,7 +57,7 @@ class Trigger:
 
     @property
     def url(self) -> str:
-        """The URL to POST to, built from the setting `public_url`."""
+        """The URL that your application answers, from the setting `public_url`; only its path if that is not set."""
         return self._session.trigger_url(self.token)
 
     def wait(self) -> TriggerWait:
@@ -185,6 +185,11 @@ class PendingTrigger:
 def new_secret() -> str:
     """Return a new random secret for a token."""
     return secrets.token_urlsafe(32)
+
+
+def trigger_url(public_url: str, token: str) -> str:
+    """Return the URL of a trigger; only its path if no public URL is set."""
+    return f"{public_url.rstrip('/')}/api/triggers/{token}"
 
 
 def token_memo(key: str, secret: str = "") -> str:

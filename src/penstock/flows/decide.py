@@ -11,6 +11,7 @@ import msgspec
 
 from ..core.clock import to_iso
 from ..core.events import EventBody
+from ..core.tracebacks import describe_error
 from ..handlers.trigger_table import TableStep, TriggerTable
 from .run_record import (
     CANCELLED,
@@ -112,6 +113,7 @@ class Decider:
     ) -> Decision:
         """Complete a step instance. `timeout_step` is set if its declared wait expired and that step takes over."""
         record = self._record
+        record.unmark_waiting(ended.step, ended.n)
         counts = record.counts_of(ended.step)
         counts.open -= 1
         counts.completed += 1
@@ -141,6 +143,7 @@ class Decider:
         self._append_event(
             "step.failed", {**error, "willRetry": False}, ended.step, self._failure_meta(ended, max_attempts)
         )
+        self._record.unmark_waiting(ended.step, ended.n)
         counts = self._record.counts_of(ended.step)
         counts.open -= 1
         self._remember_failure(ended.step, ended.n, str(error.get("error", "")), error.get("code"))
@@ -149,6 +152,7 @@ class Decider:
 
     def on_retry(self, ended: EndedStep, error: dict[str, Any], max_attempts: int, due: int) -> Decision:
         """Record the failure of an attempt that will be retried."""
+        self._record.unmark_waiting(ended.step, ended.n)
         at = to_iso(due)
         meta = self._failure_meta(ended, max_attempts)
         self._append_event("step.failed", {**error, "willRetry": True, "nextRetryAt": at}, ended.step, meta)
@@ -158,13 +162,18 @@ class Decider:
         return self._decision()
 
     def on_suspended(self, ended: EndedStep, emitted: list[Emission]) -> Decision:
-        """Record what a suspended step instance has emitted so far."""
+        """Record that a step instance is suspended, and what it has emitted so far."""
+        self._record.mark_waiting(ended.step, ended.n)
         for emission in emitted:
             self._record_emission(emission, ended.step, ended.job, ended.attempt)
             self._route(emission.kind, emission.data, ended.job)
         if self._has_listener:
             self._record.mark_followed(ended.step)  # its result is then not a result of the run
         return self._decision()
+
+    def on_resumed(self, step: str, n: int) -> Decision | None:
+        """Record that a suspended step instance runs again; None if the record has it so already."""
+        return self._decision() if self._record.unmark_waiting(step, n) else None
 
     def on_event(self, emission: Emission, cause: str) -> Decision:
         """Append an event that came from outside the run's own steps."""
@@ -178,6 +187,7 @@ class Decider:
             counts.open = 0
         self._record.status = CANCELLED
         self._record.paused = False
+        self._record.waiting.clear()
         self._record.pending_joins.clear()
         self._append_event("flow.cancelled", {"reason": reason, "duration": self._duration_ms()})
         return self._decision()
@@ -280,7 +290,7 @@ class Decider:
 
     def _fail_subscription(self, name: str, kind: str, problem: Exception) -> None:
         """Fail the step whose `when` or `map` raised. Ignoring the event would lose it silently."""
-        message = f"the subscription of {name} to {kind} raised {type(problem).__name__}: {problem}"
+        message = f"the subscription of {name} to {kind} raised {describe_error(type(problem).__name__, str(problem))}"
         self._remember_failure(name, 0, message, "subscription_failed")
         # Instance 0: the instances that were started did not fail and must not look as if they had.
         meta = {"n": 0} if self._record.counts_of(name).started else {}

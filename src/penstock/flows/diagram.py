@@ -156,7 +156,7 @@ def _describe_wait(wait: Await | None) -> str:
     if wait.type == "time":
         assert wait.delay is not None
         return "a time" if callable(wait.delay) else _format_duration(wait.delay)
-    what = wait.event if wait.type == "event" else f"{wait.trigger} {wait.name or 'trigger'}"
+    what = wait.event if wait.type == "event" else f"trigger {wait.name or ''}".rstrip()
     return f"{what}, at most {_format_duration(wait.timeout)}" if wait.timeout is not None else str(what)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from ..core.clock import to_iso
 from ..core.errors import UndeclaredEvent, UnknownStep
 from ..core.events import Event, EventBody
 from ..core.ids import step_job_id
+from ..core.near_match import is_probably
 from ..core.payload import unpack
 from ..handlers.handler import Handler
 from ..handlers.registry import Flow
@@ -27,10 +29,12 @@ from ..ports.unit import (
     Cancelled,
     Claim,
     Completed,
+    Conflict,
     Dead,
     NewEvent,
     NewJob,
     Outcome,
+    Receipt,
     Released,
     RetryAt,
     Suspended,
@@ -42,7 +46,7 @@ from ..worker.outcomes import AttemptOutput, Failure, Interruption, JobReturn, S
 from . import run_record as records
 from .conditions import CodeConditions
 from .decide import Decider, Decision, Emission, EndedStep
-from .reducer import RunView, reduce_flow
+from .reducer import RunView, display_status, reduce_flow
 from .run_record import RunRecord
 from .units import UnitBuilder, decode_options
 from .version_policy import OTHER_VERSION, VersionPolicy
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
     from .run_commands import FlowCommands
 
 MAX_STEPS = 100_000
+MAX_CHECKED_KINDS = 1000
+log = logging.getLogger("penstock.flows")
 
 
 class FlowEngine:
@@ -62,6 +68,7 @@ class FlowEngine:
         self.runtime = runtime
         self._registry = runtime.registry
         self._tables: dict[str, TriggerTable] = {}
+        self._checked_kinds: set[str] = set()
         self.version_policy = VersionPolicy()
         self.bodies = runtime.bodies
         self.clock = runtime.clock
@@ -112,6 +119,18 @@ class FlowEngine:
         if check is not None:
             check(unpack(data))
 
+    def hint_unheard(self, kind: str, emitter: str = "") -> None:
+        """Log a warning, once for each kind, if nothing listens to a kind that looks like a misspelling of another.
+
+        Events without a listener are normal: they are a run's record."""
+        known = self._registry().heard_kinds
+        if kind in known or kind in self._checked_kinds or len(self._checked_kinds) >= MAX_CHECKED_KINDS:
+            return
+        self._checked_kinds.add(kind)
+        if (near := is_probably(kind, known)) is not None:
+            by = f" by {emitter}" if emitter else ""
+            log.warning("%r was emitted%s, and nothing here listens to it; did you mean %r?", kind, by, near)
+
     @cached_property
     def commands(self) -> FlowCommands:
         """Commands that write straight to the store."""
@@ -121,7 +140,9 @@ class FlowEngine:
 
     def view(self, events: Sequence[Event]) -> RunView:
         """Fold the events of a run."""
-        return reduce_flow(events)
+        view = reduce_flow(events)
+        view.status = display_status(view)
+        return view
 
     def result(self, record: bytes) -> bytes | None:
         """Return the result of a completed run as JSON; None if it is too large to keep."""
@@ -214,6 +235,7 @@ class StepWork:
         self.correlation_id = record.correlation_id
         self.public_url = engine.public_url
         self._run_version = record.version
+        self._shown_status = record.display_status
 
     def check_emit(self, kind: str, data: bytes) -> None:
         if self._flow is None:
@@ -225,6 +247,7 @@ class StepWork:
                 f"({', '.join(definition.emits) or 'nothing'}); add it to emits, so that the flow's diagram is complete"
             )
         self._engine.check_event(self._flow.name, kind, data)
+        self._engine.hint_unheard(kind, f"step {self._step!r}")
 
     def on_success(self, success: Success) -> CommitRequest:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in success.emitted]
@@ -250,11 +273,23 @@ class StepWork:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in suspension.emitted]
         ended = self._ended_step(suspension.output)
         outcome = Suspended(suspension.due, gives_attempt_back=not suspension.is_counted)
+        return self._request(suspension.output, lambda d: d.on_suspended(ended, emitted), outcome, suspension)
 
-        def decide(decider: Decider) -> Decision | None:
-            return decider.on_suspended(ended, emitted) if emitted else None
+    def on_resumed(self) -> CommitRequest | None:
+        if self._shown_status != records.WAITING:
+            return None
 
-        return self._request(suspension.output, decide, outcome, suspension)
+        def build(version: int, data: bytes | None) -> Unit | Receipt:
+            record = records.decode(data) if data is not None else None
+            if record is None or record.closed:
+                return Conflict(version, data)
+            decision = self._engine.decider(self._run, record, self._table).on_resumed(self._step, self.n)
+            if decision is None:
+                return Conflict(version, data)
+            builder = self._engine.unit_builder(self._run, record, self._table)
+            return Unit(self._engine.new_unit_id(), claim=self.claim, run=builder.run_write(decision, version))
+
+        return CommitRequest(build, run=self._run, version=self.claim.version, record=self.claim.record)
 
     def on_interruption(self, interruption: Interruption) -> CommitRequest:
         def build(_version: int, data: bytes | None) -> Unit:

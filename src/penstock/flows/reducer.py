@@ -22,17 +22,23 @@ class StepView(msgspec.Struct, rename="camel", omit_defaults=True):
     duration: int | None = None
     result: Any = None
     error: str | None = None
+    error_name: str | None = None  # the class of the exception
     code: str | None = None
+    file: str | None = None  # where the handler failed
+    line: int | None = None
+    frames: list[dict[str, Any]] = []  # `file`, `line`, `function` and `source`, of the user's code
+    dead_letter: str | None = None  # its id, after a final failure
     next_retry_at: str | None = None
     progress: Any = None
     partials: list[Any] = []
     await_type: str | None = None
     await_data: Any = None
-    also_awaits: list[dict[str, Any]] = []  # `type` and `data` of the other waits, if it has several
+    await_since: str | None = None
+    also_awaits: list[dict[str, Any]] = []  # `type`, `data` and `since` of the other waits, if it has several
 
 
 class RunView(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A run. Status: running, paused, compensating, completed, failed, compensated or cancelled."""
+    """A run. Status: running, waiting, paused, compensating, completed, failed, compensated or cancelled."""
 
     id: str = ""
     name: str = ""
@@ -78,6 +84,17 @@ def reduce_flow(events: Iterable[Event]) -> RunView:
     for event in events:
         apply_flow(view, event)
     return view
+
+
+def display_status(view: RunView) -> str:
+    """Return `waiting` for a running run whose open steps all wait, and its status for any other."""
+    is_waiting = False
+    if view.status == "running":
+        for step in view.steps.values():
+            if step.status in ("pending", "running", "retrying", "timeout"):
+                return view.status
+            is_waiting = is_waiting or step.status == "waiting"
+    return "waiting" if is_waiting else view.status
 
 
 def apply_flow(view: RunView, event: Event) -> None:
@@ -160,14 +177,17 @@ def _step_started(view: RunView, event: Event, data: dict[str, Any], meta: dict[
 def _step_completed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
     step.status, step.completed_at, step.duration = "completed", event.ts, meta.get("duration")
-    step.result, step.error, step.code = data.get("result"), None, None
+    step.result = data.get("result")
+    _clear_error(step)
     for name in meta.get("starts", ()):
         view.steps.setdefault(name, StepView(name))
 
 
 def _step_failed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
-    step.error, step.code, step.attempt = data.get("error"), data.get("code"), meta.get("attempt", step.attempt)
+    step.error, step.error_name, step.code = data.get("error"), data.get("name"), data.get("code")
+    step.file, step.line, step.frames = data.get("file"), data.get("line"), data.get("frames", [])
+    step.dead_letter, step.attempt = data.get("deadLetter"), meta.get("attempt", step.attempt)
     if data.get("willRetry"):
         step.status, step.next_retry_at = "retrying", data.get("nextRetryAt")
     else:
@@ -181,7 +201,7 @@ def _step_retry(view: RunView, event: Event, data: dict[str, Any], meta: dict[st
 
 def _step_redriven(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
-    step.status, step.completed_at, step.duration = "pending", None, None
+    step.status, step.completed_at, step.duration, step.dead_letter = "pending", None, None, None
 
 
 def _step_returned(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
@@ -209,18 +229,25 @@ def _step_awaits(view: RunView, event: Event, data: dict[str, Any], meta: dict[s
     if step.status == "timeout":
         step.error, step.completed_at = None, None
     if step.await_type is not None:
-        step.also_awaits.append({"type": step.await_type, "data": step.await_data})
-    step.status, step.await_type, step.await_data = "waiting", event.kind.rsplit(".", 1)[1], data
+        step.also_awaits.append({"type": step.await_type, "data": step.await_data, "since": step.await_since})
+    step.status, step.await_type = "waiting", event.kind.rsplit(".", 1)[1]
+    step.await_data, step.await_since = data, event.ts
 
 
 def _step_resumed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    """Resume a step: its worker records the end of a sleep, other waits end before a worker has claimed the step."""
     step = _step(view, event, meta)
-    step.status = "running"
+    step.status = "running" if "attempt" in meta else "pending"
     _clear_waits(step)
 
 
+def _clear_error(step: StepView) -> None:
+    step.error, step.error_name, step.code, step.file, step.line = None, None, None, None, None
+    step.frames, step.dead_letter = [], None
+
+
 def _clear_waits(step: StepView) -> None:
-    step.await_type, step.await_data, step.also_awaits = None, None, []
+    step.await_type, step.await_data, step.await_since, step.also_awaits = None, None, None, []
 
 
 def _log(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:

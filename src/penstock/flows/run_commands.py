@@ -10,7 +10,7 @@ import msgspec
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..core.errors import PenstockError, RunError, UnknownRun
-from ..core.ids import check_id
+from ..core.ids import check_id, step_job_id
 from ..core.payload import pack, unpack
 from ..durable.wait_records import TRIGGER, build_trigger_event, decode_body
 from ..handlers.registry import Flow
@@ -32,7 +32,7 @@ from ..ports.unit import (
 from . import run_record as records
 from .decide import Decider, Decision, Emission
 from .engine import FlowEngine, table_key
-from .run_record import FAILED, RUNNING, RunRecord
+from .run_record import COMPENSATED, FAILED, RUNNING, RunRecord
 from .units import StepOptions, decode_options
 
 
@@ -202,6 +202,26 @@ class FlowCommands:
             letter.run, letter_job.id, letter.original_job_id, letter.queue, options, payload
         )
 
+    async def is_compensated(self, run: str) -> bool:
+        """Return whether a run has ended as compensated: what its steps had done is undone."""
+        row = await self._row(run)
+        return records.decode(row.record).status == COMPENSATED
+
+    async def start_compensated_again(self, run: str) -> str:
+        """Start a compensated run again as a new run with the same input, and return the new run's first job.
+
+        The new run's id is made from the old one's: the dead letters of one run start it once.
+        """
+        row = await self._row(run)
+        flow = self._engine.runtime.registry().flow(row.flow)
+        entry = flow.definition.entry.name
+        first = await self._store.job(step_job_id(run, entry, 1))
+        if first is None:
+            raise RunError(f"the first job of run {run!r} is gone, and its input with it; start a new run")
+        record, new = records.decode(row.record), f"{run}.again"
+        await self.start(flow, new, first.payload, priority=record.priority, tags=record.tags, cause=first.id)
+        return step_job_id(new, entry, 1)
+
     async def retry_step(self, failed: JobRow) -> str | None:
         """Retry a step that finally failed and has no dead letter, or no longer has one."""
         assert failed.run is not None
@@ -228,7 +248,8 @@ class FlowCommands:
             record = records.decode(data) if data is not None else None
             if record is None or record.status not in (RUNNING, FAILED):
                 state = "is gone" if record is None else f"is {record.status}"
-                raise RunError(f"run {run!r} {state}, so its step {step!r} cannot be retried; start a new run")
+                hint = "wait until it has ended" if record is not None and not record.closed else "start a new run"
+                raise RunError(f"run {run!r} {state}, so its step {step!r} cannot be retried; {hint}")
             decision = self._engine.decider(run, record, table).on_redrive(step, options.n, new_id)
             builder = self._engine.unit_builder(run, record, table)
             job = builder.job(new_id, step, queue, payload, options, record, taken, scope=scope)

@@ -17,10 +17,13 @@ RUNNING, COMPENSATING, COMPLETED, FAILED, COMPENSATED, CANCELLED = (
     "compensated",
     "cancelled",
 )
-PAUSED = "paused"  # shown while a run is paused; its record keeps the status it had
-STATUSES = (RUNNING, PAUSED, COMPENSATING, COMPLETED, FAILED, COMPENSATED, CANCELLED)
+# Shown instead of the status in the record: while a run is paused, and while it only waits.
+PAUSED, WAITING = "paused", "waiting"
+STATUSES = (RUNNING, WAITING, PAUSED, COMPENSATING, COMPLETED, FAILED, COMPENSATED, CANCELLED)
+OPEN = (RUNNING, WAITING, PAUSED, COMPENSATING)
 CLOSED = frozenset((COMPLETED, FAILED, COMPENSATED, CANCELLED))
 MAX_FAILURES = 20
+MAX_WAITING = 100  # waiting instances that a record lists; a run with more of them is shown as running
 
 
 class StepCounts(msgspec.Struct, omit_defaults=True, array_like=True):
@@ -71,11 +74,27 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     failed: int = 0
     tags: dict[str, str] = {}
     paused: bool = False
+    waiting: list[str] = []  # suspended instances, `step#n`
 
     @property
     def display_status(self) -> str:
         """The status that lists of runs show."""
-        return PAUSED if self.paused and not self.closed else self.status
+        if self.paused and not self.closed:
+            return PAUSED
+        is_waiting = self.status == RUNNING and bool(self.waiting) and len(self.waiting) == self.open
+        return WAITING if is_waiting else self.status
+
+    def mark_waiting(self, step: str, n: int) -> None:
+        """Record that an instance is suspended."""
+        if (instance := f"{step}#{n}") not in self.waiting and len(self.waiting) < MAX_WAITING:
+            self.waiting.append(instance)
+
+    def unmark_waiting(self, step: str, n: int) -> bool:
+        """Record that an instance is not suspended; return whether it was."""
+        if not self.waiting or (instance := f"{step}#{n}") not in self.waiting:
+            return False
+        self.waiting.remove(instance)
+        return True
 
     def event_correlation(self, run: str) -> str | None:
         """Return the correlation id for events: None if it is the run's own id."""

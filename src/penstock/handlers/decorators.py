@@ -15,7 +15,7 @@ from ..core.events import BadEmit, check_kind
 from ..core.ids import BadId, check_name
 from ..core.options import read_options
 from ..core.retry import RetryOption
-from ..core.schemas import Schema
+from ..core.schemas import Schema, UnknownFields
 from ..durable.declared_waits import Await
 from ..schedules.declared import DeclaredSchedule, ScheduleConfig, read_schedule
 from .handler import DEFINITIONS_ATTRIBUTE, Handler, JobDefinition, make_handler
@@ -125,6 +125,7 @@ def flow(
     key: IdempotencyKey | None = None,
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
+    unknown_fields: UnknownFields | None = None,
 ) -> Callable[[F], F]:
     """Define a flow whose first step is this function.
 
@@ -155,6 +156,8 @@ def flow(
         key: Idempotency key of each run: `"auto"` for a hash of the input, or a function of the input.
         input_schema: Schema of the input, a model or a JSON schema; by default the parameter's annotation.
         output_schema: Schema of the result.
+        unknown_fields: `"refuse"` or `"ignore"` fields of the input that its dataclass does not have. Default: the
+            setting `unknown_fields`, which is `"refuse"`.
     """
     options = dict(locals())
     if callable(name):  # `@flow` without parentheses would define nothing
@@ -206,6 +209,7 @@ def step(
     dead_letter_queue: str | None = None,
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
+    unknown_fields: UnknownFields | None = None,
 ) -> Callable[[F], F]:
     """Define a step that events start.
 
@@ -234,6 +238,8 @@ def step(
         dead_letter_queue: The queue of its dead letters; by default `<queue>-dlq`.
         input_schema: Schema of the input, a model or a JSON schema; by default the parameter's annotation.
         output_schema: Schema of the result.
+        unknown_fields: `"refuse"` or `"ignore"` fields of the input that its dataclass does not have. Default: the
+            setting `unknown_fields`, which is `"refuse"`.
     """
     options = dict(locals())
 
@@ -273,6 +279,7 @@ def job(
     key: IdempotencyKey | None = None,
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
+    unknown_fields: UnknownFields | None = None,
 ) -> Callable[[F], F]:
     """Define the handler of plain jobs.
 
@@ -295,6 +302,8 @@ def job(
         key: Idempotency key of each job: `"auto"` for a hash of the input, or a function of the input.
         input_schema: Schema of the input, a model or a JSON schema; by default the parameter's annotation.
         output_schema: Schema of the result.
+        unknown_fields: `"refuse"` or `"ignore"` fields of the input that its dataclass does not have. Default: the
+            setting `unknown_fields`, which is `"refuse"`.
     """
     options = {key: value for key, value in locals().items() if key != "name"}
 

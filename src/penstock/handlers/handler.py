@@ -17,7 +17,7 @@ from ..core.errors import BadArgument, DefinitionError, SchemaViolation
 from ..core.ids import BadId, check_name, digest
 from ..core.payload import to_plain
 from ..core.retry import RetryPolicy
-from ..core.schemas import Validator, make_validator, needs_validation
+from ..core.schemas import UnknownFields, Validator, make_validator, needs_validation
 from ..durable.declared_waits import Await, read_await
 from ..ports.runner import HandlerRef
 from ..ports.unit import KeepJobs, RateLimit
@@ -60,6 +60,7 @@ class Handler:
     key: IdempotencyKey | None = None
     input_schema: Any = None
     output_schema: Any = None
+    unknown_fields: UnknownFields | None = None  # None: as the setting says
     wait: Await | None = None
     file: str = ""
     line: int = 0
@@ -77,7 +78,9 @@ class Handler:
         annotation, passes = _read_signature(self.fn, parameters, self.where)
         schema = self.input_schema if self.input_schema is not None else annotation
         checks = (
-            make_validator(schema, f"the input of {self.name}") if schema is not None else None,
+            make_validator(schema, f"the input of {self.name}", unknown_fields=self.unknown_fields or "refuse")
+            if schema is not None
+            else None,
             make_validator(self.output_schema, f"the result of {self.name}")
             if self.output_schema is not None
             else None,
@@ -170,17 +173,35 @@ class Handler:
             return None
         if callable(self.rate_key):
             try:
-                return str(self.rate_key(self.check_input(payload)))
+                return _rate_key_text(self.rate_key(self.check_input(payload)))
             except SchemaViolation:
                 return None  # the attempt fails with it
         value = payload
         for part in self.rate_key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
-        return str(value)
+        return _rate_key_text(value)
 
     def with_queue(self, queue: str) -> Handler:
         """Return the handler on a queue, unless it has its own."""
         return self if self.queue is not None else replace(self, queue=queue)
+
+
+def _rate_key_text(value: Any) -> str:
+    """Return another text for each value, so that 1 and "1" stay apart: a string that is not JSON, or JSON."""
+    if isinstance(value, str) and not _is_json(value):
+        return value
+    try:
+        return msgspec.json.encode(value).decode()
+    except TypeError:  # an object of another type, from a function
+        return str(value)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 def _read_signature(
@@ -235,6 +256,7 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
             keep_failed=read_keep(read.keep_failed, "keep_failed"),
             key=read_key(read.key),
             input_schema=read.input_schema,
+            unknown_fields=read.unknown_fields,
             output_schema=read.output_schema,
             wait=read_await(read.wait),
             file=file,

@@ -71,6 +71,7 @@ class ModuleConfig(msgspec.Struct):
     key: Any = None
     input_schema: Any = None
     output_schema: Any = None
+    unknown_fields: Any = None
     keep_completed: Any = None
     keep_failed: Any = None
     remove_on_complete: Any = None

@@ -16,6 +16,7 @@ from ..core.durations import to_ms
 from ..core.errors import BadArgument, BadDuration, DefinitionError
 from ..core.near_match import check_keys
 from ..core.options import DELAY_META, MAX_PRIORITY, Milliseconds, read_options
+from ..core.schemas import UnknownFields
 from ..ports.unit import KeepJobs, RateLimit
 
 IdempotencyKey = Literal["auto"] | Callable[[Any], str]
@@ -51,6 +52,7 @@ class HandlerOptions(msgspec.Struct, frozen=True):
     key: Any = None
     input_schema: Any = None
     output_schema: Any = None
+    unknown_fields: UnknownFields | None = None
 
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> HandlerOptions:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from dataclasses import replace as dataclass_replace
+from functools import cached_property
 from types import MappingProxyType
 
 from msgspec.structs import replace
 
 from ..core.errors import DefinitionError, PenstockError, UnknownFlow
 from ..core.near_match import near_matches
-from ..core.schemas import Validator, make_validator
+from ..core.schemas import UnknownFields, Validator, make_validator
 from ..schedules.spec import ScheduleSpec, Target
 from .decorators import FlowDefinition, StepDefinition
-from .discovery import DiscoveredHandler, LoadProblem
+from .discovery import Definition, DiscoveredHandler, LoadProblem
 from .handler import Handler, JobDefinition
 from .trigger_table import TableStep, TriggerTable
 
@@ -69,6 +71,21 @@ class Registry:
         """Return the queues of all handlers."""
         return sorted({handler.queue_name for handler in self.handlers()})
 
+    @cached_property
+    def heard_kinds(self) -> frozenset[str]:
+        """The kinds of events that steps, declared waits and flows listen to."""
+        kinds: set[str] = set()
+        for item in self.found:  # also those that no flow reaches
+            if isinstance(item.definition, StepDefinition):
+                kinds.update(item.definition.kinds)
+        for flow in self.flows.values():
+            kinds.update(flow.definition.accepts, (on.kind for on in flow.definition.start_on))
+            for step in flow.steps.values():
+                kinds.update(step.kinds, step.compensate_on)
+                if step.handler.wait is not None and step.handler.wait.event is not None:
+                    kinds.add(step.handler.wait.event)
+        return frozenset(kinds)
+
     def _hint(self) -> str:
         found = len(self.problems)
         return f" ({found} problem{'s' if found > 1 else ''} found while loading: {self.problems[0]})" if found else ""
@@ -82,9 +99,16 @@ def _nearest(name: str, known: Iterable[str], what: str) -> str:
     return f"known {what}: {', '.join(names)}" if names else f"no {what} are defined"
 
 
-def build_registry(found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
-    """Check definitions against each other. Invalid ones are left out and reported; the rest works."""
+def build_registry(
+    found: list[DiscoveredHandler], problems: list[LoadProblem], unknown_fields: UnknownFields = "refuse"
+) -> Registry:
+    """Check definitions against each other. Invalid ones are left out and reported; the rest works.
+
+    `unknown_fields` is for handlers that do not have the option.
+    """
     problems = list(problems)
+    if unknown_fields == "ignore":
+        found = [dataclass_replace(item, definition=_ignore_unknown_fields(item.definition)) for item in found]
     flows, steps, jobs = _group(found, problems)
     ready: dict[str, Flow] = {}
     for name, definition in flows.items():
@@ -98,6 +122,17 @@ def build_registry(found: list[DiscoveredHandler], problems: list[LoadProblem]) 
     return Registry(
         MappingProxyType(ready), MappingProxyType(jobs), tuple(found), tuple(problems), MappingProxyType(schedules)
     )
+
+
+def _ignore_unknown_fields(definition: Definition) -> Definition:
+    if isinstance(definition, FlowDefinition):
+        entry = definition.entry
+        return dataclass_replace(definition, entry=dataclass_replace(entry, handler=_make_lenient(entry.handler)))
+    return dataclass_replace(definition, handler=_make_lenient(definition.handler))
+
+
+def _make_lenient(handler: Handler) -> Handler:
+    return dataclass_replace(handler, unknown_fields="ignore") if handler.unknown_fields is None else handler
 
 
 def _schedules(

@@ -39,7 +39,7 @@ def build_dead_letter(work: Work, error: ErrorInfo, now: int, attempts: int) -> 
         claim.name,
         unpack(claim.payload),
         claim.queue,
-        {"message": error.error, "name": error.name, "code": error.code, "stack": error.stack},
+        _error_to_dict(error),
         to_iso(now),
         attempts,
         work.run_id,
@@ -50,3 +50,8 @@ def build_dead_letter(work: Work, error: ErrorInfo, now: int, attempts: int) -> 
         unpack(claim.opts),
     )
     return NewJob(dead_letter_id(claim.job), work.handler.dlq, claim.name, pack_record(body), opts=claim.opts)
+
+
+def _error_to_dict(error: ErrorInfo) -> dict[str, Any]:
+    found = {"message": error.error, "name": error.name, "code": error.code, "stack": error.stack}
+    return found | {"file": error.file, "line": error.line, "frames": msgspec.to_builtins(error.frames)}

@@ -203,6 +203,9 @@ class JobWork:
     def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:  # noqa: ARG002
         raise AssertionError(f"job {self.claim.job} is not part of a run and cannot wait")
 
+    def on_resumed(self) -> CommitRequest | None:
+        return None  # a plain job cannot wait
+
     def on_interruption(self, interruption: Interruption) -> CommitRequest:
         if interruption.reason in RELEASED:
             outcome = Released(gives_attempt_back=not interruption.is_counted)

@@ -24,7 +24,7 @@ Format = Literal["pretty", "json"]
 ROOT = ""  # the root logger
 LOGGER = "penstock"
 HANDLER = f"{LOGGER}.handler"  # the logger of `ctx.log`
-FIELDS = ("run", "step", "job", "attempt", "queue")
+FIELDS = ("run", "flow", "step", "job", "attempt", "queue", "code")
 _COLOURS = {"debug": "2", "info": "", "warning": "33", "error": "31", "critical": "31;1"}
 
 _attempt: ContextVar[Callable[[], Mapping[str, Any]] | None] = ContextVar("penstock_attempt", default=None)
@@ -37,7 +37,7 @@ leave_attempt = _attempt.reset
 
 
 class AttemptFilter(logging.Filter):
-    """Adds `run`, `step`, `job`, `attempt` and `queue` to each record; None outside a handler.
+    """Adds `run`, `flow`, `step`, `job`, `attempt` and `queue` to each record; None outside a handler.
 
     `configure` installs it. For your own logging handlers: `handler.addFilter(AttemptFilter())`.
     """
@@ -71,6 +71,8 @@ class _LineFormatter(logging.Formatter):
     def error(self, record: logging.LogRecord) -> str | None:
         """Return the traceback, if the record has one."""
         parts = [self.formatException(record.exc_info)] if record.exc_info and record.exc_info[0] else []
+        if not parts and record.exc_text:
+            parts.append(record.exc_text)
         if record.stack_info:
             parts.append(record.stack_info)
         return self.redact("\n".join(parts)) if parts else None
@@ -80,7 +82,7 @@ class _LineFormatter(logging.Formatter):
 
 
 class JsonFormatter(_LineFormatter):
-    """One JSON object a line: ts, level, logger, msg; run, step, job, attempt, queue if known; fields; error."""
+    """One JSON object a line: ts, level, logger, msg; the fields of an attempt, if known; fields; error."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {

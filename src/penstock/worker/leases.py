@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ..core.errors import StoreError
 from ..core.outage_retry import OutageLog
@@ -78,11 +78,15 @@ class LeaseRenewer:
             lost = self._store.renew(claims, self._lease_ms)
         except StoreError as problem:
             # If the leases expire meanwhile, the fence refuses what this worker still tries to record.
-            self._outages.report_failure(f"could not renew {len(claims)} leases, retrying", problem)
+            self._outages.report_failure(f"could not renew {_count(claims)}, retrying", problem)
             return False
         except Exception:  # the thread must survive: without it no lease is renewed
-            log.exception("could not renew %d leases", len(claims))
+            log.exception("could not renew %s", _count(claims))
             return True
         if lost:
             self._lost(lost)
         return True
+
+
+def _count(claims: Sequence[Claim]) -> str:
+    return f"{len(claims)} lease{'s' * (len(claims) != 1)}"

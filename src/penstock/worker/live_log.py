@@ -93,6 +93,7 @@ def log_fields(work: Work) -> dict[str, Any]:
     claim = work.claim
     return {
         "run": work.run_id,
+        "flow": work.flow,
         "step": work.step,
         "job": claim.job,
         "attempt": claim.attempt,

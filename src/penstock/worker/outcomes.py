@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import random
 import traceback
 from typing import Any, Protocol
@@ -22,8 +20,18 @@ from ..core.errors import (
     WorkerLost,
 )
 from ..core.events import EventBodies
+from ..core.ids import dead_letter_id
 from ..core.payload import pack
 from ..core.retry import RetryPolicy, read_error_attribute, requested_delay
+from ..core.tracebacks import (
+    MAX_FILE_CHARS,
+    MAX_SOURCE_CHARS,
+    Frame,
+    describe_error,
+    extract_frames,
+    parse_frames,
+    user_frames,
+)
 from ..durable.journal import PendingWrites
 from ..handlers.handler import Handler
 from ..ports.unit import Claim, StateWrite
@@ -35,26 +43,34 @@ MAX_HINT = 500
 # Secrets are hidden before the text is cut: half a key would not be recognised.
 REDACTION_MARGIN = 8_000
 _NEVER_RETRIED = (PayloadError, WorkerLost, StaleAttempt, ReplayError, AwaitTimeout, ChildFailed)
-_LIBRARY_DIRS = tuple(os.path.dirname(file) + os.sep for file in (os.path.dirname(__file__), asyncio.__file__))
 
 
-class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error as events and dead letters show it."""
+class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """An error as events, jobs and dead letters show it."""
 
     error: str
     name: str
     code: str | None = None
-    stack: str | None = None
+    stack: str | None = None  # without the frames of Penstock
+    file: str | None = None  # where the user's code raised it, or called what raised it
+    line: int | None = None
+    frames: tuple[Frame, ...] = ()  # the last ones of the user's own files
+    dead_letter: str | None = None  # id of the dead letter, if the failure is final and made one
 
     @classmethod
     def from_exception(cls, problem: BaseException, bodies: EventBodies) -> ErrorInfo:
         """Describe an exception, with its stack in the user's code and its secrets hidden."""
         code = read_error_attribute(problem, "code")
+        stack, frames = _stack_and_frames(problem, bodies)
+        last = frames[-1] if frames else None
         return cls(
             bodies.redact_text(_message(problem))[:MAX_MESSAGE],
             type(problem).__name__,
             bodies.redact_text(_clean(_str(code))) or None if code is not None else None,
-            _stack(problem, bodies),
+            stack,
+            last.file if last is not None else None,
+            last.line if last is not None else None,
+            frames,
         )
 
 
@@ -96,6 +112,11 @@ class Failure(msgspec.Struct):
     writes: PendingWrites = msgspec.field(default_factory=PendingWrites)
     is_bare: bool = False  # only the error is left: the rest could not be recorded
     is_counted: bool = True  # False: the attempt gives its number back, because workers died before it
+
+    def name_dead_letter(self, work: Work) -> None:
+        """Name the dead letter in the error, if this failure is final and makes one."""
+        if self.retry_in_ms is None and work.handler.dead_letters:
+            self.error = msgspec.structs.replace(self.error, dead_letter=dead_letter_id(work.claim.job))
 
 
 class WaitSuspension(msgspec.Struct):
@@ -162,6 +183,10 @@ class Work(Protocol):
 
     def on_return(self, returned: JobReturn) -> CommitRequest: ...
 
+    def on_resumed(self) -> CommitRequest | None:
+        """Return what records that a waiting run runs again; None if there is nothing to record."""
+        ...
+
 
 class Engine(Protocol):
     """Opens the claims of one kind of work."""
@@ -194,30 +219,43 @@ def plan_retry(
 
 
 def add_recording_error(error: ErrorInfo, problem: BaseException, bodies: EventBodies) -> ErrorInfo:
-    """Add to an error why the rest of its attempt could not be recorded; the stack is left out."""
-    why = bodies.redact_text(f"{type(problem).__name__}: {_message(problem)}")[:MAX_MESSAGE]
-    return ErrorInfo(f"{error.error} (the rest of the attempt could not be recorded: {why})", error.name, error.code)
+    """Add to an error why the rest of its attempt could not be recorded; stack and frames are left out."""
+    why = bodies.redact_text(describe_error(type(problem).__name__, _message(problem)))[:MAX_MESSAGE]
+    text = f"{error.error} (the rest of the attempt could not be recorded: {why})"
+    return ErrorInfo(text, error.name, error.code, file=error.file, line=error.line)
 
 
 def _add_hint(error: ErrorInfo, hint: str) -> ErrorInfo:
     return msgspec.structs.replace(error, error=f"{error.error} ({hint})") if hint else error
 
 
-def _stack(problem: BaseException, bodies: EventBodies) -> str | None:
+def _stack_and_frames(problem: BaseException, bodies: EventBodies) -> tuple[str | None, tuple[Frame, ...]]:
     remote = read_error_attribute(problem, "remote_stack")  # of a handler in another process
     if isinstance(remote, str):
-        return bodies.redact_text(_clean(remote[-MAX_STACK - REDACTION_MARGIN :]))[-MAX_STACK:]
+        return _redact_stack(remote, bodies), _redact_frames(parse_frames(remote), bodies)
     if isinstance(problem, PenstockError) and problem.__traceback__ is None:
-        return None
-    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not _is_library(frame.filename)]
-    if not frames:
-        return None
-    text = "".join([*traceback.format_list(frames), *_last_lines(problem)])
+        return None, ()
+    found = extract_frames(problem)
+    if not found:
+        return None, ()
+    text = "".join([*traceback.format_list(found), *_last_lines(problem)])
+    return _redact_stack(text, bodies), _redact_frames(user_frames(found), bodies)
+
+
+def _redact_stack(text: str, bodies: EventBodies) -> str:
     return bodies.redact_text(_clean(text[-MAX_STACK - REDACTION_MARGIN :]))[-MAX_STACK:]
 
 
-def _is_library(file: str) -> bool:
-    return file.startswith(_LIBRARY_DIRS)
+def _redact_frames(frames: list[Frame], bodies: EventBodies) -> tuple[Frame, ...]:
+    return tuple(
+        Frame(
+            _clean(frame.file[-MAX_FILE_CHARS:]),
+            frame.line,
+            _clean(frame.function[:MAX_SOURCE_CHARS]),
+            bodies.redact_text(_clean(frame.source[:REDACTION_MARGIN]))[:MAX_SOURCE_CHARS],
+        )
+        for frame in frames
+    )
 
 
 def _message(problem: BaseException) -> str:

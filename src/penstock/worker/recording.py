@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..commit.committer import CommitRequest, Committer
 from ..core.durations import format_ms
 from ..core.errors import ChildrenPending, StoreError
+from ..core.tracebacks import describe_error
 from ..durable.session import OUTDATED
-from ..ports.unit import Refused
+from ..ports.unit import Committed, Refused
 from ..telemetry.instrumentation import AttemptEnded, AttemptOutcome, AttemptStarted, Instrumentation
 from .attempt import Attempt
 from .channel import LEASE_LOST
+from .live_log import log_fields
 from .outcomes import (
     AttemptResult,
+    ErrorInfo,
     Failure,
     Interruption,
     JobReturn,
@@ -60,9 +63,11 @@ async def _commit(attempt: Attempt, result: AttemptResult, committer: Committer)
     if isinstance(result, Interruption) and result.reason == LEASE_LOST:
         log.warning("attempt %d of %s lost its lease; nothing of it is recorded", work.claim.attempt, work.claim.job)
         return RecordedResult(result, False)
-    request = _build_request(work, result)
     if isinstance(result, Failure):
-        _log_failure(work, result)
+        result.name_dead_letter(work)
+        if result.retry_in_ms is not None:
+            _log_retry(work, result.error, result.retry_in_ms)
+    request = _build_request(work, result)
     request.slot_queue = work.claim.queue
     receipt = await committer.submit(request)
     if isinstance(receipt, Refused) and receipt.why == "children":
@@ -75,6 +80,8 @@ async def _commit(attempt: Attempt, result: AttemptResult, committer: Committer)
         # A wait was resolved while the handler suspended on it: the job is released, and runs again with the result.
         is_counted = not isinstance(result, WaitSuspension) or result.is_counted
         return await record_result(attempt, Interruption(result.output, OUTDATED, is_counted), committer)
+    if isinstance(result, Failure) and result.retry_in_ms is None and isinstance(receipt, Committed):
+        _log_failure(work, result.error)  # after the commit, so that it is logged once
     return RecordedResult(result, request.has_freed_slot)
 
 
@@ -92,22 +99,31 @@ def _build_request(work: Work, result: AttemptResult) -> CommitRequest:
             return work.on_interruption(result)
 
 
-def _log_failure(work: Work, failure: Failure) -> None:
-    """Log a failure of the attempt. The run's events show what it means for the run."""
-    name = f"step {work.step} of run {work.run_id}" if work.run_id is not None else f"job {work.claim.job}"
-    fields = {
-        "run": work.run_id,
-        "step": work.step,
-        "job": work.claim.job,
-        "attempt": work.claim.attempt,
-        "queue": work.claim.queue,
-    }
-    error = failure.error
-    if failure.retry_in_ms is None:
-        log.info("%s failed, no attempts left: %s: %s", name, error.name, error.error, extra=fields)
-    else:
-        wait = format_ms(failure.retry_in_ms)
-        log.info("%s failed, retrying in %s: %s: %s", name, wait, error.name, error.error, extra=fields)
+def _log_retry(work: Work, error: ErrorInfo, wait_ms: int) -> None:
+    text, fields = describe_error(error.name, error.error), _failure_fields(work, error)
+    log.info("%s failed, retrying in %s: %s", _name(work), format_ms(wait_ms), text, extra=fields)
+
+
+def _log_failure(work: Work, error: ErrorInfo) -> None:
+    """Log a final failure as an error, with its traceback."""
+    if not log.isEnabledFor(logging.ERROR):
+        return
+    text, fields = describe_error(error.name, error.error), _failure_fields(work, error)
+    hint = f" (`penstock dlq show {error.dead_letter}`)" if error.dead_letter is not None else ""
+    message, args = "%s failed, no attempts left: %s%s", (_name(work), text, hint)
+    record = log.makeRecord(log.name, logging.ERROR, __file__, 0, message, args, None, extra=fields)
+    if error.stack is not None:
+        # Every formatter prints this text. The exception itself would show frames of ours, and secrets.
+        record.exc_text = f"Traceback (most recent call last):\n{error.stack.rstrip()}"
+    log.handle(record)
+
+
+def _name(work: Work) -> str:
+    return f"step {work.step} of run {work.run_id}" if work.run_id is not None else f"job {work.claim.job}"
+
+
+def _failure_fields(work: Work, error: ErrorInfo) -> dict[str, Any]:
+    return {**log_fields(work), "code": error.code or error.name}
 
 
 def report_start(instrumentation: Instrumentation, work: Work, worker: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
+from ..core.errors import StoreError
 from ..core.outage_retry import OutageRetry
 from ..ports.runner import Runner
 from ..ports.unit import Claim, Committed, Unit
@@ -27,6 +29,7 @@ log = logging.getLogger("penstock.worker")
 
 INTERRUPT_TIMEOUT_S = 2.0  # how long an interrupted handler has to end
 CANCEL_TIMEOUT_S = 1.0
+RESUMED_AFTER_S = 0.05  # an attempt of a waiting run that takes longer shows the run as running
 CANCELLATION_CHECK_S = 0.1  # at most one look at cancelled runs in this time
 
 
@@ -58,6 +61,7 @@ class Worker:
         self._grace = grace
         self._active: dict[str, tuple[Claim, Attempt | None]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._resumes: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._services = AttemptServices(
@@ -179,7 +183,7 @@ class Worker:
 
     async def _process(self, claim: Claim, interrupt: str | None = None) -> None:
         """Run one attempt of a claim and record how it ended."""
-        has_freed_slot, is_vacated, attempt = False, False, None
+        has_freed_slot, is_vacated, attempt, resuming = False, False, None, None
         self._prefetcher.start(claim)
         try:
             attempt = Attempt(await self._services.reads.call(self._engine.open, claim), self._services)
@@ -190,6 +194,8 @@ class Worker:
                 attempt.interrupt(SHUTDOWN if self._stopping.is_set() else QUARANTINED)
             elif self._instrumentation is not None:
                 report_start(self._instrumentation, attempt.work, self.name)
+            if (resumed := attempt.work.on_resumed()) is not None:
+                resuming = self._loop.call_later(RESUMED_AFTER_S, self._record_resumed, resumed)
             result = await attempt.run()
             if isinstance(result, JobReturn) and result.holds_queue:  # the queue is held: nothing more of it may start
                 self._release(self._prefetcher.remove(lambda held: held.queue == claim.queue), QUEUE_HELD)
@@ -207,6 +213,8 @@ class Worker:
         finally:
             if attempt is not None:
                 attempt.dispose()
+            if resuming is not None:
+                resuming.cancel()
             if not is_vacated:
                 self._vacate(claim)
             del self._active[claim.token], self._tasks[claim.token]
@@ -215,6 +223,16 @@ class Worker:
             elif self._quarantine.concerns(claim):
                 self._poller.poll_soon()
             self._quarantine.leave(claim)
+
+    def _record_resumed(self, request: CommitRequest) -> None:
+        """Show a run that waited as running. The commit of its attempt does so too: a short one needs nothing more."""
+        task = self._loop.create_task(self._submit_resumed(request), name="penstock resumed")
+        self._resumes.add(task)
+        task.add_done_callback(self._resumes.discard)
+
+    async def _submit_resumed(self, request: CommitRequest) -> None:
+        with contextlib.suppress(StoreError):
+            await self._committer.submit(request)
 
     async def _may_run(self, claim: Claim) -> bool:
         """Return whether to call the handler; otherwise the job is released."""
@@ -275,6 +293,8 @@ class Worker:
                 attempt.is_abandoned = True
         for task in self._tasks.values():
             task.cancel()
+        if self._resumes:
+            await asyncio.wait(self._resumes, timeout=CANCEL_TIMEOUT_S)
         if left := await self._drain(CANCEL_TIMEOUT_S):
             log.warning("%d handlers ignored cancellation and are left running", left)
 

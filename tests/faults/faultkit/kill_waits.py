@@ -131,7 +131,7 @@ async def _wait_for_execution(path: Path, before: int) -> None:
 
 async def _wait_for_end(app: App, timeout: float) -> None:
     deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline and await app.store.runs(status="running", limit=1):
+    while time.monotonic() < deadline and await app.runs.list(status="open", limit=1):
         await asyncio.sleep(0.05)
 
 

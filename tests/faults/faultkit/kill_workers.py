@@ -105,7 +105,7 @@ async def _start_and_kill(
         await asyncio.to_thread(fleet.kill, victim)
         report.kills += 1
         fleet.start_worker()
-        if len(await app.store.runs(status="running", limit=MAX_OPEN_RUNS)) == MAX_OPEN_RUNS:
+        if len(await app.runs.list(status="open", limit=MAX_OPEN_RUNS)) == MAX_OPEN_RUNS:
             await asyncio.sleep(0.3)  # let the workers catch up: the test measures the recovery, not a backlog
 
 
@@ -125,7 +125,7 @@ async def _wait_until_idle(app: App, seconds: float) -> bool:
     while time.monotonic() < deadline:
         queues = [queue for queue in await app.store.queues() if not queue.name.endswith("-dlq")]
         busy = sum(queue.counts[state] for queue in queues for state in LIVE)
-        if not busy and not await app.store.runs(status="running", limit=1):
+        if not busy and not await app.runs.list(status="open", limit=1):
             return True
         await asyncio.sleep(0.05)
     return False

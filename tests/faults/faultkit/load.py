@@ -113,7 +113,7 @@ class Load:
 
     async def _is_idle(self) -> bool:
         try:
-            return not await self.app.store.runs(status="running", limit=1)
+            return not await self.app.runs.list(status="open", limit=1)
         except StoreUnavailable:
             return False
 

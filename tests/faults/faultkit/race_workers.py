@@ -38,7 +38,7 @@ async def race_workers(backend: Backend, folder: Path, *, flows: int, mutant: st
                 fleet.start_worker()
             ids = await asyncio.gather(*(app.start(FLOWS[n % 3], {"n": n}) for n in range(flows)))
             deadline = time.monotonic() + 60
-            while await app.store.runs(status="running", limit=1) and time.monotonic() < deadline:
+            while await app.runs.list(status="open", limit=1) and time.monotonic() < deadline:
                 await asyncio.sleep(0.05)
         history = await read_history(
             app.store, effects=fleet.effects.read(), acknowledged=ids, triggers=TRIGGERS, is_undisturbed=True

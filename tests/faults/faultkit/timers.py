@@ -127,7 +127,7 @@ async def _are_suspended(app: App, count: int) -> bool:
 
 
 async def _has_ended(app: App) -> bool:
-    return not await app.store.runs(status="running", limit=1)
+    return not await app.runs.list(status="open", limit=1)
 
 
 async def _wait_until_idle(app: App, timeout: float) -> None:

@@ -69,7 +69,8 @@ def show(id: str, /, *, reveal: Reveal = False, common: CommonOptions = COMMON_D
     stack = letter.error.get("stack") or ""
     secrets = SecretFilter(common, reveal)
     found = dead_letter_to_dict(dead_letter_id(letter.original_job_id), letter, secrets)
-    print_object(found | ({"stack": stack} if common.json else {}), json=common.json)
+    more = {"stack": stack, "frames": letter.error.get("frames") or []} if common.json else {}
+    print_object(found | more, json=common.json)
     if stack and not common.json:
         print(stack.rstrip())
     return 0
@@ -133,6 +134,8 @@ def dead_letter_to_dict(id: str, letter: DeadLetter, secrets: SecretFilter) -> d
         "failedAt": letter.failed_at,
         "error": letter.error.get("message"),
         "code": letter.error.get("code"),
+        "file": letter.error.get("file"),
+        "line": letter.error.get("line"),
         "input": letter.original_data,
     }
     return secrets.redact_fields(found, "input")

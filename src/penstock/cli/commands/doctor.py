@@ -7,7 +7,8 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, replace
+from dataclasses import replace
+from typing import Any
 
 from ...app import App
 from ...app.diagnosis import Check, check_versions, diagnose, failed_check
@@ -103,12 +104,16 @@ def _show_reasons(run: str, reasons: list[str], json: bool) -> None:
         print("\n".join(f"Run {run}: {reason}." for reason in reasons))
 
 
+def _check_to_dict(check: Check) -> dict[str, Any]:
+    return {"name": check.name, "ok": check.ok, "warning": check.is_warning, "detail": check.detail}
+
+
 def _show_checks(checks: list[Check], json: bool) -> None:
     if json:
-        print_json({"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]})
+        print_json({"ok": all(check.ok for check in checks), "checks": [_check_to_dict(check) for check in checks]})
         return
     good, bad = ("✓", "✗") if has_unicode_output() else ("+", "x")
     width = max(len(check.name) for check in checks)
     for check in checks:
-        line = f"{good if check.ok else bad} {check.name:<{width}}  {check.detail}"
-        print(colour_text(line, "32" if check.ok else "31"))
+        mark, colour = (bad, "31") if not check.ok else ("!", "33") if check.is_warning else (good, "32")
+        print(colour_text(f"{mark} {check.name:<{width}}  {check.detail}", colour))

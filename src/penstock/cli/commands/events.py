@@ -21,11 +21,12 @@ from ..live import follow_until_end
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import has_unicode_output
 from ..parse import read_limit
-from ..run_view import one_line
+from ..run_view import error_lines, one_line
 from ..session import build_store_app
 from ..shutdown_signals import handle_stop_signals
 
 PAGE_SIZE = 500
+_FAILURES = ("step.failed", "job.failed")
 
 
 def events(
@@ -95,7 +96,7 @@ async def _print(source: AsyncIterator[Event], limit: int | None, json: bool) ->
     count = 0
     async with aclosing(source) as events:  # type: ignore[type-var]
         async for event in events:
-            print(_json(event) if json else _line(event, width), flush=True)
+            print(_json(event) if json else "\n".join((_line(event, width), *_failure(event))), flush=True)
             count += 1
             if count == limit:
                 break
@@ -107,13 +108,20 @@ def _json(event: Event) -> str:
     return text if has_unicode_output() else text.encode("ascii", "backslashreplace").decode()
 
 
+def _failure(event: Event) -> list[str]:
+    """Return further lines for a final failure: where it happened in the user's code."""
+    if event.kind not in _FAILURES or not isinstance(event.data, dict) or event.data.get("willRetry"):
+        return []
+    return [f"    {line}" for line in error_lines(event.data)]
+
+
 def _line(event: Event, width: int | None) -> str:
     meta = event.meta or {}
     step = f"{event.step or ''}{'#' + str(meta['n']) if 'n' in meta else ''}"
     attempt = f"attempt {meta['attempt']}" if meta.get("attempt", 1) > 1 else ""
     data = event.data
-    if isinstance(data, dict) and "stack" in data:
-        data = {key: value for key, value in data.items() if key != "stack"}  # --json has it
+    if isinstance(data, dict) and event.kind in _FAILURES:
+        data = {key: value for key, value in data.items() if key not in ("stack", "frames")}  # --json has them
     parts = [
         f"{event.id:<18}",
         event.ts[11:23],

@@ -11,12 +11,14 @@ from cyclopts import Parameter
 
 from ...app import App
 from ...app.views import JobView
+from ...app.waits import describe_wait
 from ...core.errors import RunError
 from ...ports.unit import JobState
 from ..errors import EXIT_FAILED
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import Reveal, SecretFilter, Yes, confirm
 from ..parse import read_limit
+from ..run_view import error_lines
 from ..session import build_store_app
 from ..tables import print_object, print_result, print_rows
 
@@ -65,7 +67,14 @@ def show(id: str, /, *, reveal: Reveal = False, common: CommonOptions = COMMON_D
     found = job_to_dict(row, secrets)
     if any(children.values()):
         found["children"] = children
+    error = row.error if isinstance(row.error, dict) else {}
+    if error.get("file"):
+        found |= {"file": error["file"], "line": error["line"]}
+    if common.json:
+        found |= {"frames": error.get("frames", []), "deadLetter": error.get("deadLetter")} if error else {}
     print_object(found, json=common.json)
+    if row.state is JobState.FAILED and error and not common.json:
+        print(*error_lines(secrets.redact_fields(error, "error", "frames")), sep="\n")
     return 0
 
 
@@ -133,6 +142,11 @@ async def _act(common: CommonOptions, id: str, refusal: str, act: Callable[[App]
         row = await app.jobs.get(id)
         if row.run is not None and row.state in (JobState.FAILED, JobState.CANCELLED):
             refusal = f"it is a step of run {row.run}; run `penstock runs retry {row.run}`"
+        if row.run is not None and row.state is JobState.SUSPENDED:
+            waits = await app.waits.list(run=row.run, limit=1000)
+            own = [wait for wait in waits if row.id.startswith(f"{row.run}.{wait.step}.")]
+            text = "; ".join(f"it is {describe_wait(wait, app._bodies)}" for wait in own) or "it waits"
+            refusal = f"{text}. `penstock doctor {row.run}` explains how to resolve the wait"
         if not await act(app):
             raise RunError(f"job {id!r} is {row.state.value}; {refusal}")
 
@@ -146,7 +160,7 @@ def job_to_dict(row: JobView, secrets: SecretFilter) -> dict[str, Any]:
         "name": row.name,
         "state": row.state.value,
         "priority": row.priority,
-        "due": row.due_at if row.state is JobState.DELAYED else None,
+        "due": row.due_at if row.state in (JobState.DELAYED, JobState.SUSPENDED) else None,
         "attempt": row.attempt,
         "failures": row.failures,
         "crashes": row.crashes,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 
 from rich.console import Console
 
 from ...app import App
 from ...core.ids import check_id
+from ...worker import recording
 from ..errors import EXIT_INTERRUPTED, warn
 from ..live import resume_hint, work_and_watch
 from ..options import COMMON_DEFAULTS, RUN_DEFAULTS, CommonOptions, RunOptions
 from ..output import exit_code, has_unicode_output, print_json, run_to_dict
-from ..run_view import render_text
+from ..run_view import failure_lines, render_text
 from ..session import build_worker_app
 from .start import start_run
 
@@ -41,7 +44,9 @@ async def _run(flow: str, options: RunOptions, common: CommonOptions) -> int:
     with nullcontext() if is_drawn else redirect_stdout(sys.stderr):
         async with build_worker_app(common) as app:
             id = await _find_or_start(app, flow, options)
-            view = await work_and_watch(app, flow, id, console, keep=is_drawn, flags=common.flags)
+            is_shown = not common.json and app.settings.log_format == "pretty"
+            with _hide_logged_failure(id) if is_shown else nullcontext():
+                view = await work_and_watch(app, flow, id, console, keep=is_drawn, flags=common.flags)
             now = app.clock.now_ms()
     if view.completed_at is None:
         warn(resume_hint(flow, id, common.flags))
@@ -50,7 +55,24 @@ async def _run(flow: str, options: RunOptions, common: CommonOptions) -> int:
         print_json(run_to_dict(view))
     elif not is_drawn:
         print(render_text(view, now, has_unicode_output()))
+    if not common.json:
+        for line in failure_lines(view):
+            warn(line)
     return exit_code(view)
+
+
+@contextmanager
+def _hide_logged_failure(run: str) -> Iterator[None]:
+    """Keep the traceback of this run's failure out of the log: the command ends with it."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return record.levelno != logging.ERROR or getattr(record, "run", None) != run
+
+    recording.log.addFilter(is_other)
+    try:
+        yield
+    finally:
+        recording.log.removeFilter(is_other)
 
 
 async def _find_or_start(app: App, flow: str, options: RunOptions) -> str:

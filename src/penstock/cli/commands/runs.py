@@ -20,16 +20,17 @@ from ...core.durations import format_ms
 from ...core.errors import RunError, UnknownFlow
 from ...core.near_match import did_you_mean
 from ...flows.reducer import RunView
+from ...flows.run_record import PAUSED
 from ..errors import EXIT_FAILED, warn
 from ..options import COMMON_DEFAULTS, KEY_HELP, CommonOptions
 from ..output import Yes, confirm, has_unicode_output, print_json, run_to_dict
 from ..parse import read_ago, read_input, read_limit, read_tags
-from ..run_view import RunPanel, one_line, render_text
+from ..run_view import RunPanel, failure_lines, one_line, render_text
 from ..session import build_admin_app, build_store_app
 from ..tables import print_result, print_rows
 from .dlq import print_redriven
 
-_COLUMNS = ("id", "flow", "status", "createdAt", "took")
+_COLUMNS = ("id", "flow", "status", "createdAt", "took", "waitsFor")
 MAX_LOG_LINES, MAX_LINE_CHARS = 20, 1000
 runs = Commands(name="runs", help="List runs, newest first; show, pause, resume, cancel, retry, replay or fork one.")
 
@@ -39,7 +40,10 @@ runs = Commands(name="runs", help="List runs, newest first; show, pause, resume,
 def list_runs(
     *,
     flow: Annotated[str | None, Parameter(help="Only runs of this flow.")] = None,
-    status: Annotated[str | None, Parameter(help="Only runs with this status, such as failed.")] = None,
+    status: Annotated[
+        str | None,
+        Parameter(help="Only runs with this status, such as failed or waiting; open: all that have not ended."),
+    ] = None,
     tag: Annotated[
         list[str] | None, Parameter(negative="", help="Only runs with this tag, name=value; may be repeated.")
     ] = None,
@@ -65,7 +69,8 @@ def list_runs(
     }
     rows = asyncio.run(_list(common, filters))
     empty = "No runs." if flow is None else f"No runs of flow {flow}."
-    print_rows([_run_row_to_dict(row) for row in rows], _COLUMNS, json=common.json, empty=empty)
+    columns = _COLUMNS if any(row.waits_for for row in rows) else _COLUMNS[:-1]
+    print_rows([_run_row_to_dict(row) for row in rows], columns, json=common.json, empty=empty)
     return 0
 
 
@@ -82,11 +87,9 @@ def show(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     if common.json:
         print_json(run_to_dict(view))
     elif sys.stdout.isatty():
-        Console().print(
-            RunPanel(view, _FrozenClock(now)), *_input_and_logs(view), sep="\n", markup=False, highlight=False
-        )
+        Console().print(RunPanel(view, _FrozenClock(now)), *_details(view), sep="\n", markup=False, highlight=False)
     else:
-        print(render_text(view, now, has_unicode_output()), *_input_and_logs(view), sep="\n")
+        print(render_text(view, now, has_unicode_output()), *_details(view), sep="\n")
     return 0
 
 
@@ -232,7 +235,8 @@ async def _show(common: CommonOptions, id: str) -> tuple[RunView, int]:
 async def _pause(common: CommonOptions, id: str, reason: str) -> None:
     async with build_store_app(common) as app:
         if not await app.runs.pause(id, reason):
-            raise RunError(f"run {id!r} is {(await app.runs.get(id)).status} and cannot be paused")
+            status = (await app.runs.get(id)).status
+            raise RunError(f"run {id!r} is already {status}" + ("" if status == PAUSED else " and cannot be paused"))
 
 
 async def _resume(common: CommonOptions, id: str, reason: str) -> None:
@@ -275,17 +279,24 @@ async def _exists(app: App, key: str | None) -> bool:
     return key is not None and await app.store.run(key) is not None
 
 
-def _input_and_logs(view: RunView) -> list[str]:
+def _details(view: RunView) -> list[str]:
     logs = [
         f"{log['ts']} {log['level']} {log['step']}: {one_line(log['msg'], MAX_LINE_CHARS)}"
         for log in view.logs[-MAX_LOG_LINES:]
     ]
-    return [f"input {one_line(view.input, MAX_LINE_CHARS)}", *logs]
+    return [f"input {one_line(view.input, MAX_LINE_CHARS)}", *logs, *failure_lines(view)]
 
 
 def _run_row_to_dict(row: RunSummary) -> dict[str, Any]:
     times = {"createdAt": row.started_at, "updatedAt": row.updated_at, "took": _took(row) or None}
-    return {"id": row.id, "flow": row.flow, "status": row.status, "closed": row.closed, **times}
+    return {
+        "id": row.id,
+        "flow": row.flow,
+        "status": row.status,
+        "closed": row.closed,
+        **times,
+        "waitsFor": "; ".join(row.waits_for) or None,
+    }
 
 
 def _took(row: RunSummary) -> str:

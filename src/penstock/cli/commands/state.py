@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -12,9 +13,10 @@ from cyclopts import Parameter
 
 from ...app.state import AppState
 from ...app.store_urls import mask
+from ...context.state import StatePage
 from ...core.errors import NotFound, UnknownRun
 from ...core.ids import check_id
-from ..errors import EXIT_FAILED, UsageError
+from ..errors import EXIT_FAILED, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import Reveal, SecretFilter, Yes, confirm, print_json
 from ..parse import read_delay, read_input, read_limit
@@ -72,6 +74,7 @@ def list_keys(
     prefix: str = "",
     /,
     *,
+    after: Annotated[str | None, Parameter(help="Only keys after this key.")] = None,
     limit: Annotated[int, Parameter(help="Maximum number of rows.")] = 100,
     run: Run = None,
     reveal: Reveal = False,
@@ -84,10 +87,12 @@ def list_keys(
     prefix
         Only keys with this prefix.
     """
-    found = asyncio.run(_list(common, run, prefix, read_limit(limit)))
+    found = asyncio.run(_list(common, run, prefix, after, read_limit(limit)))
     secrets = SecretFilter(common, reveal)
     rows = [{"key": key, "value": secrets.redact_value(key, value)} for key, value in found.items()]
     print_rows(rows, ("key", "value"), json=common.json, empty="No keys.")
+    if found.next is not None:
+        warn(f"There are more keys. The next page: --after {shlex.quote(found.next)}")
     return 0
 
 
@@ -131,9 +136,9 @@ async def _set(common: CommonOptions, run: str | None, key: str, value: Any, ttl
         await keys.set(key, value, ttl=ttl)
 
 
-async def _list(common: CommonOptions, run: str | None, prefix: str, limit: int) -> dict[str, Any]:
+async def _list(common: CommonOptions, run: str | None, prefix: str, after: str | None, limit: int) -> StatePage:
     async with _keys(common, run) as keys:
-        return await keys.list(prefix, limit=limit)
+        return await keys.list(prefix, after=after, limit=limit)
 
 
 async def _delete(common: CommonOptions, run: str | None, key: str) -> None:

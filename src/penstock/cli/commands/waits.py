@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Annotated, Any
 
 import msgspec
@@ -10,6 +11,8 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ...app.waits import WaitView
+from ...durable.triggers import trigger_url
+from ..errors import warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import Reveal, SecretFilter
 from ..parse import read_limit
@@ -47,16 +50,22 @@ def new_token(
     *,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Create another token for a pending trigger, to use with 'penstock fire'. Earlier tokens stay valid."""
-    token, url = asyncio.run(_token(common, trigger))
-    print(msgspec.json.encode({"token": token, "url": url}).decode() if common.json else f"{token}\n{url}")
+    """Create another token for a pending trigger; earlier tokens stay valid.
+
+    Prints the token on one line: penstock fire $(penstock waits token ID)
+    """
+    token, public_url = asyncio.run(_token(common, trigger))
+    url = trigger_url(public_url, token)
+    print(msgspec.json.encode({"token": token, "url": url}).decode() if common.json else token, flush=True)
+    if not common.json and sys.stderr.isatty():
+        note = "" if public_url else " of your application (set public_url for the whole URL)"
+        warn(f"As a URL: {url}{note}. Your application has to answer it: Penstock has no HTTP server yet.")
     return 0
 
 
 async def _token(common: CommonOptions, trigger: str) -> tuple[str, str]:
     async with build_store_app(common) as app:
-        token = await app.waits.token(trigger)
-        return token, f"{app.settings.public_url.rstrip('/')}/api/triggers/{token}"
+        return await app.waits.token(trigger), app.settings.public_url
 
 
 async def _list(

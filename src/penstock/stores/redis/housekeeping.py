@@ -50,6 +50,7 @@ async def describe(client: Client) -> dict[str, Any]:
     """Return facts for `doctor` and error reports."""
     facts = await _info(client)
     facts["aof_load_truncated"] = await _setting(client, "aof-load-truncated")
+    facts["appendfsync"] = await _setting(client, "appendfsync")
     return {
         "store": "redis",
         "redis": facts.get("redis_version"),
@@ -57,6 +58,7 @@ async def describe(client: Client) -> dict[str, Any]:
         "aof": facts.get("aof_enabled") == "1",
         "bytes": int(facts.get("used_memory", 0)),
         "doubts": list(_risks(facts)),
+        "warnings": list(_warnings(facts)),
     }
 
 
@@ -71,6 +73,23 @@ def _risks(facts: dict[str, str]) -> Iterator[str]:
         yield (
             "aof-load-truncated is yes, so a Redis that finds half a transaction at the end of its log applies "
             "part of it at the next start. Set it to no, and run redis-check-aof --fix before a start"
+        )
+
+
+def _warnings(facts: dict[str, str]) -> Iterator[str]:
+    """Yield settings that lose acknowledged work only if the server is killed, and those that could not be read."""
+    if facts.get("aof_enabled") != "1":
+        return  # a risk already
+    fsync = facts.get("appendfsync")
+    if not fsync:
+        yield (
+            "appendfsync and aof-load-truncated could not be checked, because CONFIG GET is refused here; "
+            "acknowledged work survives a killed Redis only with appendfsync always"
+        )
+    elif fsync != "always":
+        yield (
+            f"appendfsync is {fsync}, so a killed Redis can lose acknowledged work of the last seconds; "
+            "set it to always if acknowledged must mean durable"
         )
 
 

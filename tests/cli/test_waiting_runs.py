@@ -1,0 +1,61 @@
+"""Commands say that a run waits, for what and until when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock import App
+from penstock.testing.until import until
+
+WAITS = """
+from penstock import Context, flow
+
+@flow("approve")
+async def approve(input, ctx: Context):
+    trigger = await ctx.wait.trigger("approval", timeout="1h")
+    return await trigger.wait()
+"""
+
+
+async def _wait(key: str) -> None:
+    async with App(dir="workers") as app, app.workers.background():
+        await app.start("approve", key=key)
+        await until(lambda: app.runs.list(status="waiting"))
+
+
+@pytest.fixture
+def run(project: Path) -> str:
+    (project / "workers" / "approve.py").write_text(WAITS)
+    asyncio.run(_wait("a-1"))
+    return "a-1"
+
+
+def test_runs_lists_it_as_waiting(penstock: Callable, run: str) -> None:
+    answer = penstock("runs", "--status", "waiting")
+    assert "waiting for trigger approval until 20" in answer.out
+    assert penstock("runs", "--status", "waiting", "--json").json["waitsFor"].startswith("waiting for trigger approval")
+    assert penstock("runs", "--status", "running", "--json").out == ""
+    assert penstock("runs", "--status", "open", "--json").json["id"] == run
+
+
+def test_runs_show(penstock: Callable, run: str) -> None:
+    answer = penstock("runs", "show", run)
+    assert answer.lines[0].startswith(f"approve {run} waiting for ")
+    assert "waiting for trigger approval until 20" in answer.lines[1]
+
+
+def test_promote_explains_itself(penstock: Callable, run: str) -> None:
+    answer = penstock("jobs", "promote", f"{run}.approve.1")
+    assert answer.code == 2
+    assert f"job '{run}.approve.1' is suspended; it is waiting for trigger approval until 20" in answer.err
+    assert f"`penstock doctor {run}` explains how to resolve the wait" in answer.err
+    assert penstock("jobs", "list", "approve", "--json").json["state"] == "suspended"
+
+
+def test_a_queued_step_is_not_running(penstock: Callable) -> None:
+    penstock("start", "greet", "--key", "q-1")
+    assert "no worker has claimed it" in penstock("runs", "show", "q-1").out

@@ -129,6 +129,7 @@ class SyncContext:
         if call.entry is not None:
             return read_value(call.entry)
         with calls.exclusive(call.key):
+            calls.begin(call)
             self._block_on(calls.flush_urgent())
             try:
                 value = _call_with_retries(call.key, lambda: fn(*args, **kwargs), RetryPolicy.parse(retry), calls)

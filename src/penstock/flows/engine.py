@@ -132,8 +132,8 @@ class FlowEngine:
         steps = records.decode(record).steps
         return [step_job_id(run, step, n) for step, counts in steps.items() for n in range(1, counts.started + 1)]
 
-    async def check(self, claim: Claim, runner: Runner) -> PreflightProblem | None:
-        """Return why the loaded code cannot continue a step, or None if it agrees with everything recorded."""
+    async def check(self, claim: Claim, runner: Runner) -> list[PreflightProblem]:
+        """Return why the loaded code cannot continue a step: nothing if it agrees with everything recorded."""
         from .compatibility import PreflightChecker  # it builds on this module
 
         return await PreflightChecker(self, runner).check(claim)

@@ -18,7 +18,7 @@ from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState
 from ..stores.child_results import error_text
 from .arguments import build_dedupe, check_choice, check_count, resolve_due
-from .views import ChildView, JobView, job_view
+from .views import ChildView, JobView, add_stack, job_view
 
 if TYPE_CHECKING:
     from .app import App
@@ -249,7 +249,9 @@ class Jobs:
                     return unpack(row.result) if row.result is not None else None
                 if row.state in (JobState.FAILED, JobState.CANCELLED):
                     error = unpack(row.error) if row.error is not None else {}
-                    raise RunFailed(f"job {id!r} {row.state.value}: {error.get('error', '')}")
+                    problem = RunFailed(f"job {id!r} {row.state.value}: {error.get('error', '')}")
+                    add_stack(problem, error)
+                    raise problem
                 await listener.wait(1.0)
 
     async def _result_from_events(self, stream: str, id: str) -> Any:
@@ -257,7 +259,9 @@ class Jobs:
             if event.subject == id and event.kind == "job.completed":
                 return event.data["result"]
             if event.subject == id and event.kind in ("job.failed", "job.cancelled"):
-                raise RunFailed(f"job {id!r} {event.kind.removeprefix('job.')}: {event.data.get('error', '')}")
+                problem = RunFailed(f"job {id!r} {event.kind.removeprefix('job.')}: {event.data.get('error', '')}")
+                add_stack(problem, event.data)
+                raise problem
         raise _unknown_job(id)
 
     async def _row(self, id: str) -> JobRow:

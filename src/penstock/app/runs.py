@@ -22,7 +22,7 @@ from ..worker.engines import RunEngine
 from . import diagnosis, export, preflight, run_actions
 from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name, check_tags, resolve_due
 from .store_urls import mask
-from .views import RunSummary, run_summary
+from .views import RunSummary, add_stack, run_summary
 
 if TYPE_CHECKING:
     from .app import App
@@ -361,7 +361,10 @@ class Runs:
         data = end.data if end is not None and isinstance(end.data, dict) else {}
         if row.status == "cancelled":
             raise RunCancelled(f"run {row.id!r} was cancelled: {data.get('reason', '')}")
-        raise RunFailed(f"run {row.id!r} {row.status} in step {data.get('step')!r}: {data.get('error', '')}")
+        problem = RunFailed(f"run {row.id!r} {row.status} in step {data.get('step')!r}: {data.get('error', '')}")
+        failures = (event.data for event in last if event.kind == "step.failed" and event.step == data.get("step"))
+        add_stack(problem, next(failures, None))
+        raise problem
 
     async def _engine(self, id: str) -> RunEngine:
         return self._app._engines.of_run(await self._row(id))

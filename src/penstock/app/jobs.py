@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ..core.arguments import resolve_due
 from ..core.durations import Duration
 from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
 from ..core.ids import dead_letter_id
@@ -17,7 +18,7 @@ from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState
 from ..stores.child_results import error_text
-from .arguments import build_dedupe, check_choice, check_count, resolve_due
+from .arguments import build_dedupe, check_choice, check_count
 from .views import ChildView, JobView, add_stack, job_view
 
 if TYPE_CHECKING:

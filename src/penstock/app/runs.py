@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from ..core.arguments import check_tags, resolve_due
 from ..core.clock import datetime_to_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import PayloadTooLarge, RunCancelled, RunError, RunFailed, UnknownRun
@@ -20,7 +21,7 @@ from ..ports.store import RunRow
 from ..ports.unit import FLOW
 from ..worker.engines import RunEngine
 from . import diagnosis, export, preflight, run_actions
-from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name, check_tags, resolve_due
+from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name
 from .store_urls import mask
 from .views import RunSummary, add_stack, run_summary
 

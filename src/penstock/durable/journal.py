@@ -41,11 +41,16 @@ class JournalEntry(msgspec.Struct, omit_defaults=True):
 
 
 class EffectCounts(msgspec.Struct, omit_defaults=True):
-    """How many emits and state writes were committed when the handler suspended: replay skips that many."""
+    """How many emits, state writes and launches were committed when the handler suspended: replay skips that many."""
 
     emits: int = 0
     sets: int = 0
     kinds: list[str] = []  # the kind of each emit
+    launches: list[tuple[str, str]] = []  # what each `ctx.enqueue` and `ctx.start` started, and its id
+
+    @property
+    def total(self) -> int:
+        return self.emits + self.sets + len(self.launches)
 
 
 class PendingWrites(msgspec.Struct):
@@ -102,7 +107,7 @@ class Journal:
             self._size += len(value)
             if name.startswith(EFFECTS):
                 effects = _decode_effects(value)
-                if effects.emits >= self.recorded_effects.emits and effects.sets >= self.recorded_effects.sets:
+                if effects.total >= self.recorded_effects.total:  # none of them ever gets less
                     self.recorded_effects = effects
             elif "#" in name and not name.startswith(("patch:", "~")) and not name.endswith(RESULT):
                 self.entries[name] = _decode_entry(value)
@@ -172,10 +177,12 @@ class Journal:
         """Return all memos whose name starts with a prefix."""
         return {name: value for name, value in self._memos.items() if name.startswith(prefix)}
 
-    def record_effects(self, emits: int, sets: int, kinds: list[str]) -> None:
-        """Record how many emits and state writes were made, if there are more than before."""
-        if (emits, sets) != (self.recorded_effects.emits, self.recorded_effects.sets):
-            self.add_memo(f"{EFFECTS}{emits}-{sets}", EffectCounts(emits, sets, kinds))
+    def record_effects(self, emits: int, sets: int, kinds: list[str], launches: list[tuple[str, str]]) -> None:
+        """Record how many emits, state writes and launches were made, if there are more than before."""
+        before = self.recorded_effects
+        if (emits, sets, len(launches)) != (before.emits, before.sets, len(before.launches)):
+            name = f"{EFFECTS}{emits}-{sets}" + (f"-{len(launches)}" if launches else "")
+            self.add_memo(name, EffectCounts(emits, sets, kinds, launches))
 
     def check_emit(self, index: int, kind: str) -> bool:
         """Return whether an earlier attempt committed the emit at this index; raise if it was of another kind."""
@@ -190,6 +197,20 @@ class Journal:
                 "(ctx.now, ctx.random, ctx.run)",
             )
         return True
+
+    def check_launch(self, index: int, label: str) -> str | None:
+        """Return the id of the launch at this index if an earlier attempt committed it; raise if it was another one."""
+        if index >= len(self.recorded_effects.launches):
+            return None
+        recorded, id = self.recorded_effects.launches[index]
+        if recorded != label:
+            raise self.make_error(
+                NonDeterminism,
+                f"an earlier attempt started {recorded} as launch {index + 1}, but this attempt starts {label}. Every "
+                "attempt must start the same work in the same order; decide what to start only from recorded values "
+                "(ctx.now, ctx.random, ctx.run)",
+            )
+        return id
 
     def check_skipped_waits(self) -> None:
         """Raise if the same code suspended on a wait before and did not reach it now. A deploy may remove waits."""

@@ -38,7 +38,16 @@ from ..ports.unit import (
 )
 from ..worker.channel import RELEASED
 from ..worker.engines import PreflightProblem, RecordSummary
-from ..worker.outcomes import AttemptOutput, Failure, Interruption, JobReturn, Success, WaitSuspension, pack_record
+from ..worker.outcomes import (
+    AttemptOutput,
+    Failure,
+    Interruption,
+    JobReturn,
+    Launcher,
+    Success,
+    WaitSuspension,
+    pack_record,
+)
 from . import run_record as records
 from .conditions import CodeConditions
 from .decide import Decider, Decision, Emission, EndedStep
@@ -58,8 +67,9 @@ class FlowEngine:
 
     kind = "flow"
 
-    def __init__(self, runtime: Runtime, public_url: str = "") -> None:
+    def __init__(self, runtime: Runtime, public_url: str = "", launcher: Launcher | None = None) -> None:
         self.runtime = runtime
+        self.launcher = launcher
         self._registry = runtime.registry
         self._tables: dict[str, TriggerTable] = {}
         self.version_policy = VersionPolicy()
@@ -213,6 +223,7 @@ class StepWork:
         self.n = n
         self.correlation_id = record.correlation_id
         self.public_url = engine.public_url
+        self.launcher = engine.launcher
         self._run_version = record.version
 
     def check_emit(self, kind: str, data: bytes) -> None:

@@ -27,6 +27,7 @@ FLOW = "flow"  # the kind of run that most runs are
 DELIVERIES = "penstock-events"
 DELIVER = "deliver"
 EMIT = "emit"
+START = "start"
 
 
 class NewEvent(msgspec.Struct, frozen=True):

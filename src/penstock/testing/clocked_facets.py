@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ..app.jobs import Jobs
@@ -15,18 +14,19 @@ from ..ports.store import RunRow
 from ..ports.unit import JobState
 
 if TYPE_CHECKING:
+    from .auto_clock import AutoClock
     from .test_app import TestApp
 
 ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
-SkipUntil = Callable[[Callable[[], Awaitable[bool]], str, Duration | None], Awaitable[None]]
 
 
 class ClockedRuns(Runs):
     """`app.runs` of a TestApp."""
 
-    def __init__(self, app: TestApp, skip_until: SkipUntil) -> None:
+    def __init__(self, app: TestApp, clock: AutoClock) -> None:
         super().__init__(app)
-        self._skip_until = skip_until
+        self._skip_until = clock.skip_until
+        self._settle = clock.settle
 
     async def wait(self, id: str, *, timeout: Duration | None = None) -> RunSummary:
         """Skip time until a run has ended, in whatever way.
@@ -60,6 +60,8 @@ class ClockedRuns(Runs):
         async def has_ended() -> bool:
             return (await self._row(id)).closed
 
+        if await self._store.run(id) is None:
+            await self._settle()  # a run that a handler started is there a moment after its attempt
         await self._skip_until(has_ended, f"run {id}", timeout)
         return await self._row(id)
 
@@ -73,9 +75,9 @@ class ClockedRuns(Runs):
 class ClockedJobs(Jobs):
     """`app.jobs` of a TestApp."""
 
-    def __init__(self, app: TestApp, skip_until: SkipUntil) -> None:
+    def __init__(self, app: TestApp, clock: AutoClock) -> None:
         super().__init__(app)
-        self._skip_until = skip_until
+        self._skip_until = clock.skip_until
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Skip time until a job has ended and return its result. Raise RunFailed if it failed or was cancelled.

@@ -258,8 +258,8 @@ class TestApp(App):
 
     def _build(self, store: Store) -> None:
         super()._build(store)
-        self.runs: ClockedRuns = ClockedRuns(self, self._auto_clock.skip_until)
-        self.jobs: ClockedJobs = ClockedJobs(self, self._auto_clock.skip_until)
+        self.runs: ClockedRuns = ClockedRuns(self, self._auto_clock)
+        self.jobs: ClockedJobs = ClockedJobs(self, self._auto_clock)
 
     async def open_claim(self, claim: Claim) -> Work:
         return self._crash_plan.apply(claim, await super().open_claim(claim))

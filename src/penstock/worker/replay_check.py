@@ -163,13 +163,17 @@ class ReplayCheck(Attempt):
             emits = [f"emit {n} ({kind!r})" for n, kind in enumerate(recorded.kinds, 1)]
             sets = [f"state write {n}" for n in range(1, recorded.sets + 1)]
             patches = [_show_patch(memo) for memo in self.work.claim.memos if _is_patch(memo, channel.patches)]
-            for call in (*emits[channel.emit_count :], *sets[channel.write_count :], *patches):
+            launches = [_show_launch(n, label) for n, (label, _) in enumerate(recorded.launches, 1)]
+            removed = (*emits[channel.emit_count :], *launches[channel.launch_count :], *sets[channel.write_count :])
+            for call in (*removed, *patches):
                 found.append(Difference(REMOVED, _describe_removed(call, self._place()), call))
         if has_reached_end and session.waits_at is not None:
             first = recorded.emits + 1
             emits = [f"emit {n} ({one.kind!r})" for n, one in enumerate(channel.emitted, first)]
             sets = [f"state write {n}" for n in range(recorded.sets + 1, channel.write_count + 1)]
-            for call in (*emits, *sets):
+            first = len(recorded.launches) + 1
+            launches = [_show_launch(n, one.label) for n, one in enumerate(channel.launched, first)]
+            for call in (*emits, *launches, *sets):
                 found.append(Difference(ADDED, _describe_added(call, session.waits_at, False), call))
         return found
 
@@ -199,6 +203,10 @@ def _describe_added(call: str, before: str, may_be_renamed: bool) -> str:
 
 def _is_patch(memo: str, made: set[str]) -> bool:
     return memo.startswith(PATCH) and memo not in made
+
+
+def _show_launch(n: int, label: str) -> str:
+    return f"launch {n} ({label})"
 
 
 def _show_patch(memo: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ from .outcomes import (
     Failure,
     Interruption,
     JobReturn,
+    Launch,
     Success,
     WaitSuspension,
     Work,
@@ -63,6 +65,11 @@ class Attempt:
             raise
         except Exception as problem:  # raised while the result was being built
             return self.bare_failure(ErrorInfo.from_exception(problem, self.work.bodies))
+
+    @property
+    def launched(self) -> Sequence[Launch]:
+        """What the handler started, besides what an earlier attempt committed."""
+        return self._channel.launched
 
     def interrupt(self, reason: str) -> None:
         """Stop the handler. Call it on the event loop's thread."""

@@ -111,10 +111,47 @@ def test_a_run_cancelled_meanwhile_exits_with_1(child: Callable, project: Path, 
     assert (answer.json["status"], answer.json["reason"]) == ("cancelled", "no longer wanted")
 
 
-def test_queues_of_other_flows_are_not_worked_on(penstock: Callable) -> None:
+def test_other_runs_are_not_worked_on(penstock: Callable) -> None:
     penstock("start", "fails", "--key", "other")
-    penstock("run", "greet", "--input", "1")
-    assert penstock("runs", "show", "other", "--json").json["status"] == "running"
+    penstock("start", "greet", "--key", "same-flow", "--input", "2")
+    assert penstock("run", "greet", "--input", "1").code == 0
+    for key in ("other", "same-flow"):
+        shown = penstock("runs", "show", key, "--json").json
+        assert (shown["status"], shown["steps"]) == ("running", {})
+
+
+def test_all_works_on_other_runs_too(penstock: Callable) -> None:
+    penstock("start", "fails", "--key", "other")
+    assert penstock("run", "greet", "--input", "1", "--all").code == 0
+    assert penstock("runs", "show", "other", "--json").json["status"] == "failed"
+
+
+STARTS = """
+from pathlib import Path
+from penstock import Context, flow, job
+
+@job(queue="notes")
+async def note(text):
+    Path(text).touch()
+
+@flow("child", queue="children")
+async def child(ctx: Context):
+    ctx.enqueue(note, "from-the-child")
+
+@flow("starts")
+async def starts(ctx: Context):
+    ctx.start(child)
+    ctx.enqueue(note, "from-the-run")
+    ctx.enqueue(note, "much-later", delay="1d")
+"""
+
+
+def test_what_the_run_starts_is_worked_on(penstock: Callable, project: Path) -> None:
+    (project / "workers" / "starts.py").write_text(STARTS)
+    penstock("enqueue", "notes", "--input", '"foreign"')
+    assert penstock("run", "starts").code == 0
+    made = [name for name in ("from-the-run", "from-the-child", "foreign", "much-later") if (project / name).exists()]
+    assert made == ["from-the-run", "from-the-child"]
 
 
 def test_the_url_of_the_environment_is_used(penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,8 +153,18 @@ def test_check(penstock: Callable, project: Path, waiting: None) -> None:
     assert answer.code == bad.code
     found = answer.json
     assert (found["ok"], found["runs"], found["problems"][0]["code"]) == (False, 1, "non_determinism")
+    assert answer.err.count("Warning: this re-executes handlers") == 1
     assert penstock("check", "--flow", "greet").code == 0
     assert penstock("check", "--flow", "grete").code == 2
+
+
+def test_check_finds_a_renamed_call(penstock: Callable, project: Path, waiting: None) -> None:
+    workers = project / "workers" / "asks.py"
+    workers.write_text(workers.read_text().replace('"charge"', '"bill"'))
+    answer = penstock("check", "--json")
+    (problem,) = answer.json["problems"]
+    assert (answer.code, problem["run"], problem["code"], problem["call"]) == (1, "mine", "call_added", "bill#1")
+    assert problem["breaks"]
 
 
 def test_the_engines_own_queue_is_listed_with_all(penstock: Callable, waiting: None) -> None:

@@ -132,7 +132,7 @@ def test_replaying_ends_after_the_last_recorded_call() -> None:
 
 def test_recorded_emits_are_skipped_on_replay() -> None:
     first = fresh()
-    first.record_effects(2, 1, ["x", "y"])
+    first.record_effects(2, 1, ["x", "y"], [])
     again = fresh(first)
     assert [again.check_emit(0, "x"), again.check_emit(1, "y"), again.check_emit(2, "z")] == [True, True, False]
     with pytest.raises(NonDeterminism, match=r"an earlier attempt emitted 'x' as event 1, but this attempt emits 'y'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,166 @@ async def test_unchanged_code_passes(shared: Any) -> None:
     assert (found.runs, found.steps, found.problems) == (1, 1, [])
 
 
-async def test_added_calls_pass(shared: Any) -> None:
-    async def added(input: Any, ctx: Any) -> Any:
+async def test_calls_after_the_wait_may_change(shared: Any) -> None:
+    async def changed(input: Any, ctx: Any) -> Any:
         await ctx.run("charge", DID.append, "charge")
-        await ctx.run("new", DID.append, "new")
+        ctx.now(), ctx.uuid(), ctx.random()  # they do nothing
+        ctx.emit("noted", 1)
+        await ctx.state.set("k", 2)
         event = await ctx.wait.event("answered")
+        await ctx.run("send", DID.append, "send")
         return event.data
 
-    assert (await checked(shared, added)).problems == []
+    assert (await checked(shared, changed)).problems == []
+
+
+async def moved_behind(input: Any, ctx: Any) -> Any:
+    ctx.emit("noted", 1)
+    await ctx.state.set("k", 1)
+    await ctx.wait.event("answered")
+    await ctx.run("charge", DID.append, "charge")
+
+
+async def renamed(input: Any, ctx: Any) -> Any:
+    await ctx.run("bill", DID.append, "bill")
+    ctx.emit("noted", 1)
+    await ctx.state.set("k", 1)
+    await ctx.wait.event("answered")
+
+
+def renamed_in_a_thread(input: Any, ctx: Any) -> Any:
+    ctx.run("bill", DID.append, "bill")
+    ctx.wait.event("answered")
+
+
+async def added_before(input: Any, ctx: Any) -> Any:
+    await ctx.run("charge", DID.append, "charge")
+    ctx.emit("noted", 1)
+    await ctx.state.set("k", 1)
+    await ctx.run("new", DID.append, "new")
+    await ctx.wait.event("answered")
+
+
+async def added_wait(input: Any, ctx: Any) -> Any:
+    await ctx.run("charge", DID.append, "charge")
+    await ctx.wait.time("1h", name="pause")
+    await ctx.wait.event("answered")
+
+
+async def added_trigger(input: Any, ctx: Any) -> Any:
+    await ctx.run("charge", DID.append, "charge")
+    await ctx.wait.trigger("approval")
+    await ctx.wait.event("answered")
+
+
+async def added_patch(input: Any, ctx: Any) -> Any:
+    await ctx.run("charge", DID.append, "charge")
+    await ctx.state.patch("p", lambda old: old)
+    await ctx.wait.event("answered")
+
+
+async def without_the_wait(input: Any, ctx: Any) -> Any:
+    await ctx.run("charge", DID.append, "charge")
+    ctx.emit("noted", 1)
+    await ctx.state.set("k", 1)
+
+
+async def other_effects(input: Any, ctx: Any) -> Any:
+    await ctx.run("charge", DID.append, "charge")
+    ctx.emit("noted", 1)
+    ctx.emit("noted", 2)
+    await ctx.wait.event("answered")
+
+
+async def other_branch(input: Any, ctx: Any) -> Any:
+    ctx.emit("noted", 1)
+    await ctx.state.set("k", 1)
+    await ctx.wait.time("1h", name="pause")
+
+
+@pytest.mark.parametrize(
+    ("body", "differences"),
+    [
+        (moved_behind, [("call_removed", "charge#1")]),
+        (renamed, [("call_added", "bill#1")]),
+        (renamed_in_a_thread, [("call_added", "bill#1")]),
+        (added_before, [("call_added", "new#1")]),
+        (added_wait, [("call_added", "pause#1")]),
+        (added_trigger, [("call_added", "approval#1")]),
+        (added_patch, [("call_added", "the patch of {run}p#1")]),
+        (without_the_wait, [("call_removed", "answered#1")]),
+        (other_effects, [("call_removed", "state write 1"), ("call_added", "emit 2 ('noted')")]),
+        (other_branch, [("call_added", "pause#1")]),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+async def test_calls_before_the_wait_are_compared(shared: Any, body: Any, differences: list[tuple[str, str]]) -> None:
+    found = await checked(shared, body)
+    assert [(one.code, one.call) for one in found.broken] == [
+        (code, call.format(run=f"run/{found.broken[0].run}/")) for code, call in differences
+    ]
+    assert found.broken_steps == 1
+
+
+async def test_a_renamed_call_is_recognised(shared: Any) -> None:
+    (problem,) = (await checked(shared, renamed)).broken
+    assert "if it is charge#1 under a new name" in problem.reason
+
+
+async def test_what_the_check_reports_comes_true(shared: Any) -> None:
+    """The moved call fails the run, and the renamed call runs twice: so the check has to find both."""
+    async with shared(*shop(original)) as old:
+        runs = [await waiting(old), await waiting(old)]
+    async with shared(*shop(moved_behind)) as new, new.workers.background():
+        await new.emit("answered", 1)
+        assert [await new.wait_for_end(run) for run in runs] == ["failed", "failed"]
+        (failure,) = await new.events_of(runs[0], "step.failed", "answer")
+        assert failure.data["code"] == "non_determinism"
+
+
+async def test_calls_of_ctx_all_and_ctx_first_pass_unchanged(shared: Any) -> None:
+    """A function that lost a ctx.first and one that failed in a ctx.all have no record, and others after them do."""
+    failures: list[int] = []
+
+    async def slow() -> None:
+        await asyncio.sleep(3600)
+
+    async def fail() -> None:
+        failures.append(1)
+        raise LookupError("not yet")
+
+    async def both(input: Any, ctx: Any) -> Any:
+        await ctx.first({"slow": ctx.run("slow", slow), "soon": ctx.wait.time(0, name="soon")})
+        await ctx.all([ctx.run("bad", fail), ctx.run("good", DID.append, "good")])
+
+    def retried() -> list[Any]:
+        both.__dict__.pop("__penstock__", None)
+        return [flow("both", retry={"attempts": 5, "backoff": {"type": "fixed", "delay": 60_000}})(both)]
+
+    async with shared(*retried()) as old:
+        DID.clear()
+        async with old.workers.background():
+            run = await old.start("both")
+            await old.wait_for_step(run, "both", "delayed")
+        found = await check_runs(old)
+        assert (found.steps, found.problems, failures, DID) == (1, [], [1], ["good"])
+
+
+async def test_a_result_that_is_held_is_not_compared(shared: Any) -> None:
+    def held(ran: str) -> list[Any]:
+        @flow("held", wait={"type": "time", "delay": "1h"})
+        async def hold(input: Any, ctx: Any) -> None:
+            await ctx.run(ran, DID.append, ran)
+            await ctx.state.set("k", 1)
+
+        return [hold]
+
+    async with shared(*held("charge")) as old:
+        async with old.workers.background():
+            run = await old.start("held")
+            await old.wait_for_step(run, "hold", "delayed")
+        async with shared(*held("bill")) as new:
+            assert (await check_runs(new)).problems == []
 
 
 async def other_kind(input: Any, ctx: Any) -> Any:

@@ -21,6 +21,7 @@ from penstock.core.durations import Duration, to_ms
 from penstock.core.errors import PenstockError, RateLimited, Retry
 from penstock.core.events import Event
 from penstock.core.payload import to_plain
+from penstock.handlers.decorators import read_definitions
 from penstock.handlers.handler import make_handler
 from penstock.ports import frames
 from penstock.ports.frames import decode_worker_frame, encode_frame
@@ -214,6 +215,18 @@ class HostContext:
 
     def emit(self, kind: str, data: Any = None) -> None:
         self._wire.send(frames.Emit(kind, to_plain(data)))
+
+    def enqueue(self, queue: Any, input: Any = None, **options: Any) -> str:
+        if not isinstance(queue, str):
+            handler = read_definitions(queue)[0].handler
+            queue, options = handler.queue_name, {"name": handler.name, **options}
+        request = frames.EnqueueJob(queue, to_plain(input), delay_ms=span(options.pop("delay", None)), **options)
+        return str(self._wire.call(request).result())
+
+    def start(self, flow: Any, input: Any = None, **options: Any) -> str:
+        name = flow if isinstance(flow, str) else read_definitions(flow)[0].name
+        request = frames.StartRun(name, to_plain(input), delay_ms=span(options.pop("delay", None)), **options)
+        return str(self._wire.call(request).result())
 
     def progress(self, value: Any) -> None:
         self._wire.send(frames.Progress(value))

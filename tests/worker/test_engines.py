@@ -128,9 +128,9 @@ class CountdownEngine:
     def instance(self, job: JobRow) -> tuple[str, int]:
         return "tick", int(job.id.rpartition(".")[2])
 
-    async def check(self, claim: Claim, runner: Runner) -> PreflightProblem | None:
+    async def check(self, claim: Claim, runner: Runner) -> list[PreflightProblem]:
         assert claim.run is not None
-        return PreflightProblem(claim.run, "countdown", "tick", 1, "too_long", "ten ticks are too many")
+        return [PreflightProblem(claim.run, "countdown", "tick", 1, "too_long", "ten ticks are too many")]
 
     def read_record(self, record: bytes) -> RecordSummary:
         msgspec.json.decode(record, type=Countdown)

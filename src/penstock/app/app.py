@@ -19,6 +19,7 @@ from ..core.durations import Duration
 from ..core.errors import ConfigError
 from ..core.events import Event, EventBodies
 from ..core.outage_retry import open_with_retry
+from ..core.payload import pack
 from ..core.redaction import Redactor
 from ..core.retry import RetryOption
 from ..flows.delivery import DeliveryEngine
@@ -30,6 +31,7 @@ from ..handlers.options import KeepOption
 from ..handlers.registry import Registry, build_registry
 from ..handlers.reload import rediscover
 from ..jobs.engine import JobEngine
+from ..jobs.launcher import Launcher, RunStart
 from ..ports.bridge import Bridge
 from ..ports.store import Store
 from ..ports.unit import DELIVERIES, Claim
@@ -179,12 +181,13 @@ class App:
             self._instrumentation,
         )
         self._runtime = runtime
-        self._engine = FlowEngine(runtime, self.settings.public_url)
-        deliveries = DeliveryEngine(runtime, self._start_on_event, self._emit_to_run)
-        more = [make(runtime) for make in self._engine_factories]
-        self._engines = Engines([self._engine, JobEngine(runtime), *more], {DELIVERIES: deliveries})
-        self._bodies.add_types(self._engines.run_kinds)
         advice = Advice(runtime)
+        launcher = Launcher(runtime, advice.warn_about_queue)
+        self._engine = FlowEngine(runtime, self.settings.public_url, launcher)
+        deliveries = DeliveryEngine(runtime, self._start_on_event, self._emit_to_run, self._start_launched)
+        more = [make(runtime) for make in self._engine_factories]
+        self._engines = Engines([self._engine, JobEngine(runtime, launcher), *more], {DELIVERIES: deliveries})
+        self._bodies.add_types(self._engines.run_kinds)
         self._transactions = Transactions(runtime, lambda sink: Writers(self._engine, self._engines, sink, advice))
         direct = self._transactions.direct
         self.events = Events(self)
@@ -398,6 +401,19 @@ class App:
         for input in start_inputs(known, event):
             commands, id = self._transactions.direct.commands, started_run_id(known, input, run)
             await commands.start(known, id, input, correlation_id=event.correlation_id, cause=event.id)
+
+    async def _start_launched(self, start: RunStart) -> None:
+        await self._transactions.direct.commands.start(
+            self.registry.flow(start.flow),
+            start.run,
+            pack(start.input, f"the input of flow {start.flow!r}"),
+            correlation_id=start.correlation_id,
+            priority=start.priority,
+            due=start.due,
+            tags=start.tags,
+            cause=start.parent,
+            parent=start.parent,
+        )
 
     async def _emit_to_run(self, run: str, kind: str, data: Any, key: str) -> None:
         await self._transactions.direct.emit_to_run(run, kind, data, key)

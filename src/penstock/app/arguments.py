@@ -9,9 +9,8 @@ from typing import Any, TypedDict
 
 from ..context.context import Context
 from ..context.sync_context import SyncContext
-from ..core.clock import Clock, datetime_to_ms
 from ..core.durations import Duration, to_ms
-from ..core.errors import BadArgument, PayloadError
+from ..core.errors import BadArgument
 from ..core.near_match import did_you_mean
 from ..ports.unit import Dedupe
 
@@ -51,24 +50,6 @@ UNSET: Any = Unset()
 """Stands for an argument that was not passed, where None is a value."""
 
 
-def resolve_due(delay: Duration | None, at: datetime | None, clock: Clock) -> int:
-    """Return when something is due, from `delay=` or `at=`; 0 means now."""
-    if at is not None and delay is not None:
-        raise BadArgument(f"pass either delay= or at=, not both; got delay={delay!r} and at={at!r}")
-    if at is not None:
-        due = datetime_to_ms(at)
-        return due if due > clock.now_ms() else 0
-    delay_ms = to_ms(delay) if delay is not None else 0
-    return clock.now_ms() + delay_ms if delay_ms else 0
-
-
-def check_text(value: Any, what: str) -> str | None:
-    """Return the value if it is a string or None; raise otherwise."""
-    if value is None or isinstance(value, str):
-        return value
-    raise PayloadError(f"{what} must be a string, got {value!r}")
-
-
 def check_name(value: Any, what: str, expected: str) -> str:
     """Return the value if it is a string; raise otherwise."""
     if not isinstance(value, str):
@@ -80,16 +61,6 @@ def check_function(value: Any, what: str, expected: str) -> None:
     """Raise if the value cannot be called."""
     if not callable(value):
         raise BadArgument(f"{what} must be a function {expected}, got {_shorten(value)}")
-
-
-def check_tags(values: Mapping[str, str] | None, what: str) -> dict[str, str]:
-    """Return tags as a dict of strings; raise if they are not."""
-    if values is not None and not isinstance(values, Mapping):
-        raise BadArgument(f"{what} must be a mapping of names to values, such as {{'customer': 'ada'}}, got {values!r}")
-    for name, value in (values or {}).items():
-        check_text(name, f"a name in {what}")
-        check_text(value, f"{what} {name!r}")
-    return dict(values or {})
 
 
 def check_count(value: Any, what: str = "limit") -> int:

@@ -13,12 +13,12 @@ import msgspec
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
+from ..core.arguments import check_text
 from ..core.errors import BadArgument
 from ..core.events import Event, EventBody, check_kind, decode_event
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
 from ..ports.unit import Committed, NewEvent, Refused, Unit
-from .arguments import check_text
 
 if TYPE_CHECKING:
     from .app import App

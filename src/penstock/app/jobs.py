@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..core.arguments import resolve_due
 from ..core.durations import Duration
 from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
 from ..core.ids import dead_letter_id
@@ -19,8 +20,8 @@ from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState
 from ..stores.child_results import error_text
-from .arguments import build_dedupe, check_choice, check_count, resolve_due
-from .views import ChildView, JobView, job_view
+from .arguments import build_dedupe, check_choice, check_count
+from .views import ChildView, JobView, add_stack, job_view
 
 if TYPE_CHECKING:
     from .app import App
@@ -262,7 +263,9 @@ class Jobs:
                     return unpack(row.result) if row.result is not None else None
                 if row.state in (JobState.FAILED, JobState.CANCELLED):
                     error = unpack(row.error) if row.error is not None else {}
-                    raise RunFailed(f"job {id!r} {row.state.value}: {error.get('error', '')}")
+                    problem = RunFailed(f"job {id!r} {row.state.value}: {error.get('error', '')}")
+                    add_stack(problem, error)
+                    raise problem
                 await listener.wait(1.0)
 
     async def _result_from_events(self, stream: str, id: str) -> Any:
@@ -270,7 +273,9 @@ class Jobs:
             if event.subject == id and event.kind == "job.completed":
                 return event.data["result"]
             if event.subject == id and event.kind in ("job.failed", "job.cancelled"):
-                raise RunFailed(f"job {id!r} {event.kind.removeprefix('job.')}: {event.data.get('error', '')}")
+                problem = RunFailed(f"job {id!r} {event.kind.removeprefix('job.')}: {event.data.get('error', '')}")
+                add_stack(problem, event.data)
+                raise problem
         raise _unknown_job(id)
 
     async def _is_suspended(self, row: JobRow) -> bool:

@@ -33,7 +33,13 @@ class PreflightReport(msgspec.Struct):
 
     @property
     def broken(self) -> list[PreflightProblem]:
+        """The problems without those of pinned runs, which other workers continue."""
         return [problem for problem in self.problems if problem.is_breaking]
+
+    @property
+    def broken_steps(self) -> int:
+        """How many steps have a problem; a step may have several."""
+        return len({(problem.run, problem.step, problem.n) for problem in self.broken})
 
 
 async def check_runs(app: App, flow: str | None = None) -> PreflightReport:
@@ -45,8 +51,7 @@ async def check_runs(app: App, flow: str | None = None) -> PreflightReport:
                 report.runs += 1
                 for claim in await _claims(app, row):
                     report.steps += 1
-                    if (problem := await checker.check(claim)) is not None:
-                        report.problems.append(problem)
+                    report.problems += await checker.check(claim)
     if not report.runs and flow is not None and flow not in app.registry.flows:
         hint = did_you_mean(flow, app.registry.flows) or "it has no open runs, and no worker file defines it"
         raise UnknownFlow(f"no flow named {flow!r}; {hint}")
@@ -60,8 +65,8 @@ class Checker:
         self._engines = app._engines
         self._runner = runner
 
-    async def check(self, claim: Claim) -> PreflightProblem | None:
-        """Return why the loaded code cannot continue a claim, or None if it can."""
+    async def check(self, claim: Claim) -> list[PreflightProblem]:
+        """Return why the loaded code cannot continue a claim: nothing if it can."""
         return await self._engines.of_run_kind(claim.kind).check(claim, self._runner)
 
 

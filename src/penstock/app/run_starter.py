@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..commit.runtime import Runtime
-from ..core.errors import ConfigError
+from ..core.arguments import check_tags, check_text
 from ..core.ids import check_id, uuid7
 from ..core.options import check_priority
 from ..core.payload import pack, unpack
 from ..flows.run_commands import FlowCommands
-from ..handlers.decorators import FlowDefinition, read_definitions
-from ..handlers.registry import Flow
+from ..handlers.registry import Flow, find_flow
 from .advice import Advice
-from .arguments import check_tags, check_text
 
 
 class RunStarter:
@@ -27,13 +25,7 @@ class RunStarter:
 
     def resolve(self, flow: str | Callable[..., Any]) -> Flow:
         """Return the flow of a name, or of a function marked with `@flow`."""
-        registry = self._runtime.registry()
-        if isinstance(flow, str):
-            return registry.flow(flow)
-        for definition in read_definitions(flow):
-            if isinstance(definition, FlowDefinition):
-                return registry.flow(definition.name)
-        raise ConfigError(f"{getattr(flow, '__name__', flow)!r} is not a flow; decorate it with @flow")
+        return find_flow(self._runtime.registry(), flow)
 
     async def start(
         self,

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from ..core.arguments import check_tags, resolve_due
 from ..core.clock import datetime_to_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import PayloadTooLarge, RunCancelled, RunError, RunFailed, UnknownRun
@@ -20,9 +21,9 @@ from ..ports.store import RunRow
 from ..ports.unit import FLOW
 from ..worker.engines import RunEngine
 from . import diagnosis, export, preflight, run_actions
-from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name, check_tags, resolve_due
+from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name
 from .store_urls import mask
-from .views import RunSummary, run_summary
+from .views import RunSummary, add_stack, run_summary
 from .waits import describe_wait
 
 if TYPE_CHECKING:
@@ -279,6 +280,7 @@ class Runs:
     async def preflight(self, flow: str | None = None) -> preflight.PreflightReport:
         """Check every open run against the loaded code and report those that cannot continue.
 
+        It reports recorded calls that are no longer made, new calls before recorded ones, and calls in another order.
         Nothing is written. Handlers are re-executed up to their last recorded call: code outside `ctx.run` runs again.
 
         Args:
@@ -380,7 +382,10 @@ class Runs:
         data = end.data if end is not None and isinstance(end.data, dict) else {}
         if row.status == "cancelled":
             raise RunCancelled(f"run {row.id!r} was cancelled: {data.get('reason', '')}")
-        raise RunFailed(f"run {row.id!r} {row.status} in step {data.get('step')!r}: {data.get('error', '')}")
+        problem = RunFailed(f"run {row.id!r} {row.status} in step {data.get('step')!r}: {data.get('error', '')}")
+        failures = (event.data for event in last if event.kind == "step.failed" and event.step == data.get("step"))
+        add_stack(problem, next(failures, None))
+        raise problem
 
     async def _engine(self, id: str) -> RunEngine:
         return self._app._engines.of_run(await self._row(id))

@@ -209,7 +209,12 @@ class SyncWorkers:
         self._task: asyncio.Task[None] | None = None
 
     def start(
-        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        concurrency: int | None = None,
+        name: str | None = None,
+        runs: Sequence[str] | None = None,
     ) -> None:
         """Run a worker in the background until `stop`, or until the App is closed.
 
@@ -217,10 +222,12 @@ class SyncWorkers:
             queues: Queues to work on. Default: those of the loaded handlers.
             concurrency: Maximum number of handlers at once.
             name: Name of the worker in events and logs.
+            runs: Work only on these runs, and on what their handlers start from now on; fire no schedules. Default:
+                all jobs of the queues.
         """
 
         async def start() -> None:
-            task = asyncio.create_task(self._workers.run(queues, concurrency=concurrency, name=name))
+            task = asyncio.create_task(self._workers.run(queues, concurrency=concurrency, name=name, runs=runs))
             await asyncio.sleep(0)
             if task.done():  # it could not start: raise why
                 task.result()
@@ -241,7 +248,12 @@ class SyncWorkers:
 
     @contextmanager
     def background(
-        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        concurrency: int | None = None,
+        name: str | None = None,
+        runs: Sequence[str] | None = None,
     ) -> Iterator[None]:
         """Run a worker in the background: `with app.workers.background():`.
 
@@ -249,15 +261,22 @@ class SyncWorkers:
             queues: Queues to work on. Default: those of the loaded handlers.
             concurrency: Maximum number of handlers at once.
             name: Name of the worker in events and logs.
+            runs: Work only on these runs, and on what their handlers start from now on; fire no schedules. Default:
+                all jobs of the queues.
         """
-        self.start(queues, concurrency=concurrency, name=name)
+        self.start(queues, concurrency=concurrency, name=name, runs=runs)
         try:
             yield
         finally:
             self.stop()
 
     def run(
-        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        concurrency: int | None = None,
+        name: str | None = None,
+        runs: Sequence[str] | None = None,
     ) -> None:
         """Run a worker until Ctrl-C, or until another thread calls `stop`.
 
@@ -265,9 +284,11 @@ class SyncWorkers:
             queues: Queues to work on. Default: those of the loaded handlers.
             concurrency: Maximum number of handlers at once.
             name: Name of the worker in events and logs.
+            runs: Work only on these runs, and on what their handlers start from now on; fire no schedules. Default:
+                all jobs of the queues.
         """
         try:
-            self._portal.call(self._workers.run(queues, concurrency=concurrency, name=name))
+            self._portal.call(self._workers.run(queues, concurrency=concurrency, name=name, runs=runs))
         except KeyboardInterrupt:
             self.stop()
             raise

@@ -241,6 +241,7 @@ class SyncRuns:
     def preflight(self, flow: str | None = None) -> preflight.PreflightReport:
         """Check every open run against the loaded code and report those that cannot continue.
 
+        It reports recorded calls that are no longer made, new calls before recorded ones, and calls in another order.
         Nothing is written. Handlers are re-executed up to their last recorded call: code outside `ctx.run` runs again.
 
         Args:

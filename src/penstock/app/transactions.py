@@ -9,6 +9,7 @@ from typing import Any
 from ..commit.command_sink import CommandSink, TransactionSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
+from ..core.arguments import check_text
 from ..core.errors import ConfigError, StoreError
 from ..core.events import check_kind
 from ..core.ids import check_id
@@ -21,7 +22,6 @@ from ..transactions.enlist import TransactionWriter
 from ..worker.engines import Engines, RunCommands
 from ..worker.outcomes import pack_record
 from .advice import Advice
-from .arguments import check_text
 from .enqueuer import JobEnqueuer
 from .events import EventAppender
 from .run_starter import RunStarter

@@ -13,6 +13,16 @@ from ..ports.store import ChildState, JobRow, RunRow, ScheduleRow
 from ..ports.unit import JobState
 from ..schedules.spec import decode_spec, decode_target
 
+MAX_STACK_LINES = 12
+
+
+def add_stack(problem: Exception, error: Any) -> None:
+    """Add the last lines of the stack that was recorded with an error, as a note that tracebacks show."""
+    stack = error.get("stack") if isinstance(error, dict) else None
+    if isinstance(stack, str):
+        lines = stack.rstrip().splitlines()
+        problem.add_note("\n".join((["  …"] if len(lines) > MAX_STACK_LINES else []) + lines[-MAX_STACK_LINES:]))
+
 
 class RunSummary(msgspec.Struct, frozen=True, rename="camel"):
     """A run as lists show it. `app.runs.get(id)` has the rest."""

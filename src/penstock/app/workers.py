@@ -20,11 +20,12 @@ from ..handlers.registry import Registry
 from ..ports.bridge import Bridge
 from ..ports.runner import Runner
 from ..ports.store import Retention
-from ..ports.unit import DELIVERIES, Claim
+from ..ports.unit import DELIVERIES, Claim, ClaimFilter
 from ..runners.inprocess import InProcessRunner
 from ..settings import Settings
 from ..worker.capacity import QueueLimits
 from ..worker.outcomes import Work
+from ..worker.work_scope import WorkScope
 from ..worker.worker import Worker
 from .arguments import check_count, check_list
 from .gc_tuning import reduce_collections
@@ -102,7 +103,12 @@ class Workers:
         self._closed = False
 
     async def run(
-        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        concurrency: int | None = None,
+        name: str | None = None,
+        runs: Sequence[str] | None = None,
     ) -> None:
         """Run a worker until it is cancelled or `stop` is called. Work in hand is finished or released first.
 
@@ -110,10 +116,14 @@ class Workers:
             queues: Queues to work on. Default: those of the loaded handlers.
             concurrency: Maximum number of handlers at once.
             name: Name of the worker in events and logs.
+            runs: Work only on these runs, and on what their handlers start from now on; fire no schedules. Default:
+                all jobs of the queues.
         """
-        await self._run(queues, concurrency, _worker_name(name))
+        await self._run(queues, concurrency, _worker_name(name), runs)
 
-    async def _run(self, queues: Sequence[str] | None, concurrency: int | None, name: str) -> None:
+    async def _run(
+        self, queues: Sequence[str] | None, concurrency: int | None, name: str, runs: Sequence[str] | None
+    ) -> None:
         if self._closed:  # closed before its task ran: on a closed store it would wait for ever
             return
         if self._worker is not None:
@@ -123,6 +133,7 @@ class Workers:
             raise ConfigError(f"a worker cannot use {settings.url}, which is read-only; remove ?mode=ro from the URL")
         queues = check_list(queues, "queues") if queues is not None else None
         concurrency = check_count(concurrency, "concurrency") if concurrency is not None else None
+        scope = WorkScope(check_list(runs, "runs")) if runs is not None else None
         self._requested = queues or settings.queues, concurrency or settings.concurrency
         runner = self._make_runner(max(settings.threads, concurrency or settings.concurrency))
         worker = Worker(
@@ -135,17 +146,19 @@ class Workers:
             lease_ms=settings.lease,
             grace=settings.grace / 1000,
             max_crashes=settings.max_crashes,
+            scope=scope,
         )
         self._worker = worker
         self._ended.clear()
-        background = [
-            start_service(self._schedules.scheduler.run, "penstock-scheduler"),
-            start_service(self._sweep, "penstock-sweep"),
-            start_service(self._register_start_on, "penstock-start-on"),
-            *(start_service(bridge.run, "penstock-bridge") for bridge in self._bridges),
-        ]
+        background = [start_service(self._register_start_on, "penstock-start-on")]
+        if scope is None:
+            background += [
+                start_service(self._schedules.scheduler.run, "penstock-scheduler"),
+                start_service(self._sweep, "penstock-sweep"),
+                *(start_service(bridge.run, "penstock-bridge") for bridge in self._bridges),
+            ]
         try:
-            async with self._file_bridges():
+            async with self._file_bridges() if scope is None else nullcontext():
                 with reduce_collections():
                     await self._until_stopped(worker)
         finally:
@@ -171,6 +184,12 @@ class Workers:
         """When more work is due, in milliseconds, as far as the worker knows."""
         return self._worker.next_due if self._worker is not None else None
 
+    @property
+    def launched(self) -> ClaimFilter:
+        """The runs and jobs that handlers of a worker with `runs=` have started."""
+        scope = self._worker.scope if self._worker is not None else None
+        return scope.launched if scope is not None else ClaimFilter()
+
     def stop(self) -> None:
         """Stop the worker: it takes no more work, and `run` returns when work in hand is finished or released."""
         if self._worker is not None:
@@ -194,7 +213,12 @@ class Workers:
 
     @asynccontextmanager
     async def background(
-        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        concurrency: int | None = None,
+        name: str | None = None,
+        runs: Sequence[str] | None = None,
     ) -> AsyncIterator[None]:
         """Run a worker in the background: `async with app.workers.background():`.
 
@@ -202,8 +226,10 @@ class Workers:
             queues: Queues to work on. Default: those of the loaded handlers.
             concurrency: Maximum number of handlers at once.
             name: Name of the worker in events and logs.
+            runs: Work only on these runs, and on what their handlers start from now on; fire no schedules. Default:
+                all jobs of the queues.
         """
-        running = self._run(queues, concurrency, _worker_name(name))
+        running = self._run(queues, concurrency, _worker_name(name), runs)
         task = asyncio.create_task(running, name="penstock-worker")
         try:
             await asyncio.sleep(0)

@@ -15,23 +15,26 @@ from ..core.events import Event
 from ..core.outage_retry import OutageRetry
 from ..flows.reducer import RunView, apply_flow
 from ..flows.run_record import CLOSED
-from ..ports.unit import FLOW
+from ..ports.unit import FLOW, JobState
 from .errors import warn
 from .run_view import RunPanel
 from .shutdown_signals import handle_stop_signals, stop_message
 
 REDRAW_INTERVAL_S = 0.1  # running times change between events
+LAUNCHED_POLL_S = 0.05
+START_TIMEOUT_S = 5.0  # a run that was started appears within this time
 
 
 async def work_and_watch(
-    app: App, flow: str, id: str, console: Console | None, *, keep: bool = True, flags: str = ""
+    app: App, flow: str, id: str, console: Console | None, *, all_work: bool = False, keep: bool = True, flags: str = ""
 ) -> RunView:
-    """Work on a flow's queues and draw the run until it ends or a stop signal comes; return the run's last state."""
+    """Work on a run and draw it until it ends or a stop signal comes; return the run's last state.
+
+    With `all_work`, work on every job of the worker files' queues meanwhile."""
     if (await app.runs.get(id)).completed_at is not None:
         return await watch(app, id, console, keep=keep)
-    queues = sorted({step.handler.queue_name for step in app.registry.flow(flow).steps.values()})
-    working = asyncio.create_task(app.workers.run(queues))
-    watching = asyncio.create_task(watch(app, id, console, keep=keep))
+    working = asyncio.create_task(app.workers.run(runs=None if all_work else [id]))
+    watching = asyncio.create_task(_watch_to_end(app, id, console, keep))
     with handle_stop_signals(lambda: watching.cancel(), resume_hint(flow, id, flags)):
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         watching.cancel()
@@ -46,6 +49,31 @@ async def work_and_watch(
     if console is not None and view.completed_at is not None:  # it ended while the worker was stopping
         console.print(RunPanel(view, app.clock))
     return view
+
+
+async def _watch_to_end(app: App, id: str, console: Console | None, keep: bool) -> RunView:
+    """Follow the run to its end, then wait while what it started can be worked on."""
+    view = await watch(app, id, console, keep=keep)
+    deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
+    while await _has_launched_work(app, asyncio.get_running_loop().time() < deadline):  # noqa: ASYNC110 - no one signal covers it
+        await asyncio.sleep(LAUNCHED_POLL_S)
+    return view
+
+
+async def _has_launched_work(app: App, may_start: bool) -> bool:
+    """Return whether a worker can do something now that the run has started: a job, or a step of another run.
+
+    A run appears a moment after its start is committed: until then it counts if `may_start`."""
+    launched = app.workers.launched
+    jobs = list(launched.jobs)
+    for id in launched.runs:
+        row = await app.store.run(id)
+        if row is None and may_start:
+            return True
+        if row is not None and not row.closed:
+            jobs += app._engines.of_run(row).job_ids(id, row.record)
+    rows = [await app.store.job(id) for id in jobs]
+    return any(row is not None and row.state in (JobState.WAITING, JobState.ACTIVE) for row in rows)
 
 
 def resume_hint(flow: str, id: str, flags: str = "") -> str:

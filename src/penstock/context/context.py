@@ -13,6 +13,7 @@ from ..core.payload import unpack
 from ..core.retry import RetryOption
 from ..durable.calls import require_name_and_function
 from ..ports.store import ChildRow, ChildState
+from .launches import JobLaunch, LaunchedId, RunLaunch
 from .state import DONE, Done, StateView
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class AttemptChannel(Protocol):
         ...
 
     def emit(self, kind: str, data: Any, correlation_id: str | None) -> None: ...
+
+    def launch(self, launch: JobLaunch | RunLaunch) -> str:
+        """Enqueue a job or start a run when the attempt commits, and return its id."""
+        ...
 
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None: ...
 
@@ -199,6 +204,66 @@ class Context:
         else:
             self._emit_mapping(kind)
         return DONE
+
+    def enqueue(
+        self,
+        queue: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        retry: RetryOption | None = None,
+        correlation_id: str | None = None,
+    ) -> LaunchedId:
+        """Enqueue a job and return its id. The job is added once, when this attempt commits; nothing waits for it.
+
+        Args:
+            queue: A queue's name, or a function marked with `@job`.
+            input: What the handler receives: any JSON value, dataclass, msgspec or pydantic model.
+            key: Idempotency key. It becomes the job's id; a key that exists adds nothing. Default: an id that is the
+                same in every attempt.
+            name: Name of the job, if several handlers share the queue.
+            delay: How long to wait before the job is due, such as "10m".
+            at: When the job is due, a datetime with a time zone. Instead of `delay`.
+            priority: Lower runs first. Default 0, or what the handler declares.
+            retry: Retry policy of this job instead of the handler's.
+            correlation_id: Stored with the job and its events. Default: the one of this run or job.
+        """
+        self._channel.check()
+        launch = JobLaunch(queue, input, key, name, delay, at, priority, retry, correlation_id)
+        return LaunchedId(self._channel.launch(launch))
+
+    def start(
+        self,
+        flow: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        key: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        correlation_id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> LaunchedId:
+        """Start a run of a flow and return its id. It starts once, when this attempt commits; nothing waits for it.
+
+        Args:
+            flow: A flow's name, or the function marked with `@flow`.
+            input: What the first step receives: any JSON value, dataclass, msgspec or pydantic model.
+            key: Idempotency key. It becomes the run's id; a key that exists starts nothing. Default: an id that is
+                the same in every attempt.
+            delay: How long to wait before the first step is due, such as "10m".
+            at: When the first step is due, a datetime with a time zone. Instead of `delay`.
+            priority: Of the run's steps; lower runs first.
+            correlation_id: Stored with every event of the run. Default: the one of this run or job.
+            tags: Names and values to find the run by.
+        """
+        self._channel.check()
+        launch = RunLaunch(flow, input, key, delay, at, priority, correlation_id, tags)
+        return LaunchedId(self._channel.launch(launch))
 
     def progress(self, value: Any) -> Done:
         """Report progress; shown live.

@@ -57,6 +57,81 @@ class SyncContext:
         """
         self._inner.emit(kind, data)
 
+    def enqueue(
+        self,
+        queue: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        retry: RetryOption | None = None,
+        correlation_id: str | None = None,
+    ) -> str:
+        """Enqueue a job and return its id. The job is added once, when this attempt commits; nothing waits for it.
+
+        Args:
+            queue: A queue's name, or a function marked with `@job`.
+            input: What the handler receives: any JSON value, dataclass, msgspec or pydantic model.
+            key: Idempotency key. It becomes the job's id; a key that exists adds nothing. Default: an id that is the
+                same in every attempt.
+            name: Name of the job, if several handlers share the queue.
+            delay: How long to wait before the job is due, such as "10m".
+            at: When the job is due, a datetime with a time zone. Instead of `delay`.
+            priority: Lower runs first. Default 0, or what the handler declares.
+            retry: Retry policy of this job instead of the handler's.
+            correlation_id: Stored with the job and its events. Default: the one of this run or job.
+        """
+        return self._inner.enqueue(
+            queue,
+            input,
+            key=key,
+            name=name,
+            delay=delay,
+            at=at,
+            priority=priority,
+            retry=retry,
+            correlation_id=correlation_id,
+        )
+
+    def start(
+        self,
+        flow: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        key: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        correlation_id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> str:
+        """Start a run of a flow and return its id. It starts once, when this attempt commits; nothing waits for it.
+
+        Args:
+            flow: A flow's name, or the function marked with `@flow`.
+            input: What the first step receives: any JSON value, dataclass, msgspec or pydantic model.
+            key: Idempotency key. It becomes the run's id; a key that exists starts nothing. Default: an id that is
+                the same in every attempt.
+            delay: How long to wait before the first step is due, such as "10m".
+            at: When the first step is due, a datetime with a time zone. Instead of `delay`.
+            priority: Of the run's steps; lower runs first.
+            correlation_id: Stored with every event of the run. Default: the one of this run or job.
+            tags: Names and values to find the run by.
+        """
+        return self._inner.start(
+            flow,
+            input,
+            key=key,
+            delay=delay,
+            at=at,
+            priority=priority,
+            correlation_id=correlation_id,
+            tags=tags,
+        )
+
     def progress(self, value: Any) -> None:
         """Report progress; shown live.
 
@@ -129,6 +204,7 @@ class SyncContext:
         if call.entry is not None:
             return read_value(call.entry)
         with calls.exclusive(call.key):
+            calls.begin(call)
             self._block_on(calls.flush_urgent())
             try:
                 value = _call_with_retries(call.key, lambda: fn(*args, **kwargs), RetryPolicy.parse(retry), calls)

@@ -53,6 +53,10 @@ class CallSession(Protocol):
         """Commit the journal's writes now."""
         ...
 
+    def begin(self, call: JournalCall) -> None:
+        """Take note that a call without a record is about to do its work."""
+        ...
+
     def suspend(self, waits: Sequence[WaitCall[Any]]) -> Suspension:
         """Return the exception that leaves the handler until one of these waits is over."""
         ...
@@ -92,6 +96,10 @@ class CallRecorder:
         """Return the journal's next call with this name; several places in the code may use the name."""
         self._check_caller()
         return self.journal.next_call_by_order(name, kind)
+
+    def begin(self, call: JournalCall) -> None:
+        """Take note that a call without a record is about to do its work. A replay check ends the attempt here."""
+        self._session.begin(call)
 
     def record(self, call: JournalCall, value: Any, error: str | None = None) -> JournalEntry:
         """Record a call's value, or its final error, with the next commit."""

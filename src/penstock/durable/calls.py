@@ -115,6 +115,7 @@ class RunCall(DurableCall[Any]):
 
     async def start(self) -> None:
         if self._entry is None:
+            self._calls.begin(self._call)
             await self._calls.flush_urgent()
             try:
                 value = await self._call_with_retries()
@@ -127,6 +128,7 @@ class RunCall(DurableCall[Any]):
 
     async def run_unrecorded(self) -> CallOutcome:
         """Call the function without recording its outcome: it may lose a `ctx.first`."""
+        self._calls.begin(self._call)
         try:
             value = await self._call_with_retries()
         except Exception as problem:

@@ -41,11 +41,16 @@ class JournalEntry(msgspec.Struct, omit_defaults=True):
 
 
 class EffectCounts(msgspec.Struct, omit_defaults=True):
-    """How many emits and state writes were committed when the handler suspended: replay skips that many."""
+    """How many emits, state writes and launches were committed when the handler suspended: replay skips that many."""
 
     emits: int = 0
     sets: int = 0
     kinds: list[str] = []  # the kind of each emit
+    launches: list[tuple[str, str]] = []  # what each `ctx.enqueue` and `ctx.start` started, and its id
+
+    @property
+    def total(self) -> int:
+        return self.emits + self.sets + len(self.launches)
 
 
 class PendingWrites(msgspec.Struct):
@@ -91,9 +96,9 @@ class Journal:
         self._counts: dict[str, int] = {}
         self._sites: dict[str, tuple[str, int]] = {}
         self.remote_site: tuple[str, int] | None = None  # the line of a handler in another process
-        self._reached: set[str] = set()
-        self._previous = "its beginning"  # the key of the last call made
-        self._last = 0.0  # the order of the last call made
+        self.reached: set[str] = set()  # the keys of the calls made
+        self.previous = "its beginning"  # the key of the last call made
+        self.position = 0.0  # the order of the last call made
         self._load(memos)
         self._ords = sorted(entry.ord for entry in self.entries.values())
 
@@ -102,7 +107,7 @@ class Journal:
             self._size += len(value)
             if name.startswith(EFFECTS):
                 effects = _decode_effects(value)
-                if effects.emits >= self.recorded_effects.emits and effects.sets >= self.recorded_effects.sets:
+                if effects.total >= self.recorded_effects.total:  # none of them ever gets less
                     self.recorded_effects = effects
             elif "#" in name and not name.startswith(("patch:", "~")) and not name.endswith(RESULT):
                 self.entries[name] = _decode_entry(value)
@@ -110,7 +115,7 @@ class Journal:
     @property
     def is_replaying(self) -> bool:
         """Whether the handler has not yet reached the last call an earlier attempt recorded."""
-        return bool(self._ords) and self._last < self._ords[-1]
+        return bool(self._ords) and self.position < self._ords[-1]
 
     def next_call(self, name: str, kind: str) -> JournalCall:
         """Return the next call with this name, and check that it matches the recorded one."""
@@ -128,10 +133,10 @@ class Journal:
         count = self._counts[name] = self._counts.get(name, 0) + 1
         key = f"{name}#{count}"
         entry = self.entries.get(key)
-        self._reached.add(key)
+        self.reached.add(key)
         if entry is None:
             self._check_limit(key)
-            self._previous = key
+            self.previous = key
             return JournalCall(key, kind, self._next_ord(), None)
         if entry.kind != kind:
             raise self.make_error(
@@ -139,13 +144,13 @@ class Journal:
                 f"{key} was recorded as a {entry.kind} but is now a {kind}. Use a new name for the new call, so "
                 "that runs in progress keep what they recorded",
             )
-        if entry.ord < self._last:
+        if entry.ord < self.position:
             raise self.make_error(
                 NonDeterminism,
-                f"{key} was recorded before {self._previous} but now comes after it. Keep the order of durable "
+                f"{key} was recorded before {self.previous} but now comes after it. Keep the order of durable "
                 "calls, and let it depend only on recorded values (ctx.now, ctx.random, ctx.run)",
             )
-        self._last, self._previous = entry.ord, key
+        self.position, self.previous = entry.ord, key
         return JournalCall(key, kind, entry.ord, entry)
 
     def record(self, call: JournalCall, value: Any = None, *, error: str | None = None) -> JournalEntry:
@@ -172,10 +177,12 @@ class Journal:
         """Return all memos whose name starts with a prefix."""
         return {name: value for name, value in self._memos.items() if name.startswith(prefix)}
 
-    def record_effects(self, emits: int, sets: int, kinds: list[str]) -> None:
-        """Record how many emits and state writes were made, if there are more than before."""
-        if (emits, sets) != (self.recorded_effects.emits, self.recorded_effects.sets):
-            self.add_memo(f"{EFFECTS}{emits}-{sets}", EffectCounts(emits, sets, kinds))
+    def record_effects(self, emits: int, sets: int, kinds: list[str], launches: list[tuple[str, str]]) -> None:
+        """Record how many emits, state writes and launches were made, if there are more than before."""
+        before = self.recorded_effects
+        if (emits, sets, len(launches)) != (before.emits, before.sets, len(before.launches)):
+            name = f"{EFFECTS}{emits}-{sets}" + (f"-{len(launches)}" if launches else "")
+            self.add_memo(name, EffectCounts(emits, sets, kinds, launches))
 
     def check_emit(self, index: int, kind: str) -> bool:
         """Return whether an earlier attempt committed the emit at this index; raise if it was of another kind."""
@@ -191,14 +198,28 @@ class Journal:
             )
         return True
 
+    def check_launch(self, index: int, label: str) -> str | None:
+        """Return the id of the launch at this index if an earlier attempt committed it; raise if it was another one."""
+        if index >= len(self.recorded_effects.launches):
+            return None
+        recorded, id = self.recorded_effects.launches[index]
+        if recorded != label:
+            raise self.make_error(
+                NonDeterminism,
+                f"an earlier attempt started {recorded} as launch {index + 1}, but this attempt starts {label}. Every "
+                "attempt must start the same work in the same order; decide what to start only from recorded values "
+                "(ctx.now, ctx.random, ctx.run)",
+            )
+        return id
+
     def check_skipped_waits(self) -> None:
         """Raise if the same code suspended on a wait before and did not reach it now. A deploy may remove waits."""
         for key, entry in self.entries.items():
-            if entry.code is not None and key not in self._reached and entry.code == self._code():
+            if entry.code is not None and key not in self.reached and entry.code == self._code():
                 raise self.make_error(
                     NonDeterminism,
                     f"{key} was recorded as a wait ({entry.kind}) that suspended the step, but now the same code "
-                    f"reached {self._previous} without it. Let the branch depend only on recorded values "
+                    f"reached {self.previous} without it. Let the branch depend only on recorded values "
                     "(ctx.now, ctx.random, ctx.run)",
                 )
 
@@ -216,12 +237,12 @@ class Journal:
 
     def _next_ord(self) -> float:
         """Return the position of a new call: after the last call made, before the next recorded one."""
-        index = bisect.bisect_right(self._ords, self._last)
+        index = bisect.bisect_right(self._ords, self.position)
         if index < len(self._ords):
-            self._last = (self._last + self._ords[index]) / 2
+            self.position = (self.position + self._ords[index]) / 2
         else:
-            self._last = float(int(self._last) + 1)
-        return self._last
+            self.position = float(int(self.position) + 1)
+        return self.position
 
     def _check_limit(self, key: str) -> None:
         calls = len(self.entries)

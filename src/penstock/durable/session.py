@@ -12,7 +12,7 @@ from ..core.payload import pack, unpack
 from ..ports.unit import DELIVERIES, Committed, Fenced, NewJob, Receipt, Refused, SettleWait, Unit, WaitChange
 from .call_recorder import CallRecorder
 from .calls import WaitCall, mark_shared_kinds
-from .journal import RESULT, Journal, PendingWrites
+from .journal import RESULT, Journal, JournalCall, PendingWrites
 from .triggers import trigger_url
 from .wait_records import (
     EVENT,
@@ -114,6 +114,9 @@ class DurableSession:
         if isinstance(receipt, Fenced):
             raise AttemptCancelled("cancelled" if self._work.run_id is not None else "lease lost")
         assert isinstance(receipt, Committed)
+
+    def begin(self, call: JournalCall) -> None:
+        """Let a call without a record do its work."""
 
     def suspend(self, waits: Sequence[WaitCall[Any]]) -> Suspension:
         mark_shared_kinds(waits)

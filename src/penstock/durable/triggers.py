@@ -70,6 +70,7 @@ class Trigger:
             if self._result is None:
                 self._calls.add_token_issuer(self._ensure_token)
             return
+        self._calls.begin(self._call)
         now = self._calls.now_ms
         due = now + self._timeout_ms if self._timeout_ms is not None else None
         self._started = {"at": now, "due": due, "id": self.id}
@@ -154,6 +155,7 @@ class TriggerWait(WaitCall[Any]):
 
     def suspend(self) -> None:
         if self._call.entry is None:
+            self._calls.begin(self._call)
             self._calls.record(self._call, None)  # where the handler suspended: replay skips the effects before it
         self._trigger._suspend()
 

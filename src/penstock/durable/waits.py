@@ -86,6 +86,7 @@ class _RecordedWait(WaitCall[T]):
         return body
 
     def _record_start(self, due: int | None) -> None:
+        self._calls.begin(self._call)
         id = sortable_wait_id(self.kind, self._journal.scope, self._call.key)
         self._started = {"at": self._calls.now_ms, "due": due, "id": id}
         self._calls.record(self._call, self._started)

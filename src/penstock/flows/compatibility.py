@@ -12,8 +12,7 @@ from ..ports.runner import Runner
 from ..ports.unit import Claim
 from ..worker.channel import AttemptServices
 from ..worker.engines import PINNED, PreflightProblem
-from ..worker.outcomes import Failure
-from ..worker.replay_check import ReplayCheck
+from ..worker.replay_check import Difference, ReplayCheck
 from .engine import FlowEngine
 from .run_record import RunRecord
 from .run_record import decode as decode_record
@@ -31,33 +30,34 @@ class PreflightChecker:
         self._runner = runner
         self._clock = engine.runtime.clock
 
-    async def check(self, claim: Claim) -> PreflightProblem | None:
-        """Return what is wrong with a step, or None if the code agrees with everything recorded of it."""
+    async def check(self, claim: Claim) -> list[PreflightProblem]:
+        """Return what is wrong with a step: nothing if the code agrees with everything recorded of it."""
         assert claim.run is not None
         assert claim.record is not None
         record, options = decode_record(claim.record), decode_options(claim.opts)
-        found = self._check_definition(claim, record, options) or await self._replay(claim)
-        return PreflightProblem(claim.run, record.flow, options.step, options.n, *found) if found is not None else None
+        mismatch = self._check_definition(claim, record, options)
+        found = [mismatch] if mismatch is not None else await self._replay(claim)
+        return [PreflightProblem(claim.run, record.flow, options.step, options.n, *one) for one in found]
 
-    def _check_definition(self, claim: Claim, record: RunRecord, options: StepOptions) -> tuple[str, str] | None:
+    def _check_definition(self, claim: Claim, record: RunRecord, options: StepOptions) -> Difference | None:
         flow = self._registry().flows.get(record.flow)
         if flow is None:
-            return UnknownFlow.code, f"flow {record.flow!r} no longer exists"
+            return Difference(UnknownFlow.code, f"flow {record.flow!r} no longer exists")
         mismatch = explain_mismatch(str(claim.run), record, flow)
         if mismatch is not None:
-            return (PINNED if flow.definition.on_change == "pin" else VersionMismatch.code), mismatch
+            return Difference(PINNED if flow.definition.on_change == "pin" else VersionMismatch.code, mismatch)
         step = flow.steps.get(options.step)
         if step is None:
-            return UnknownStep.code, f"flow {record.flow!r} no longer has a step {options.step!r}"
+            return Difference(UnknownStep.code, f"flow {record.flow!r} no longer has a step {options.step!r}")
         try:
             step.handler.check_input(unpack(claim.payload))
         except PayloadError as problem:
-            return problem.code, str(problem)
+            return Difference(problem.code, str(problem))
         return None
 
-    async def _replay(self, claim: Claim) -> tuple[str, str] | None:
+    async def _replay(self, claim: Claim) -> list[Difference]:
         if not claim.memos:
-            return None  # nothing is recorded that the code could disagree with
+            return []  # nothing is recorded that the code could disagree with
         runtime = self._engine.runtime
         services = AttemptServices(
             store=runtime.store,
@@ -70,7 +70,4 @@ class PreflightChecker:
             loop=asyncio.get_running_loop(),
             reads=OutageRetry("preflight"),
         )
-        result = await ReplayCheck(await self._engine.open(claim), services).run()
-        if not isinstance(result, Failure):
-            return None
-        return result.error.code or result.error.name, result.error.error
+        return await ReplayCheck(await self._engine.open(claim), services).find_differences()

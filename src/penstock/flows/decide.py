@@ -94,8 +94,8 @@ class Decider:
 
     # Facts
 
-    def on_start(self, input: bytes, cause: str) -> Decision:
-        """Start the run with its entry step."""
+    def on_start(self, input: bytes, cause: str, parent: str | None = None) -> Decision:
+        """Start the run with its entry step. `parent` is the run or job whose handler started it."""
         entry = self._table.entry
         data: dict[str, Any] = {
             "name": self._record.flow,
@@ -104,7 +104,10 @@ class Decider:
         }
         if self._table.version is not None:
             data["version"] = self._table.version
-        self._append_event("flow.started", data, meta={"tags": self._record.tags} if self._record.tags else None)
+        meta: dict[str, Any] = {"tags": self._record.tags} if self._record.tags else {}
+        if parent is not None:
+            meta["parent"] = parent
+        self._append_event("flow.started", data, meta=meta or None)
         self._start(entry, input, cause)
         return self._decision()
 

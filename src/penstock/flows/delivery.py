@@ -23,8 +23,9 @@ from ..durable.session import LOOK_BACK
 from ..durable.wait_records import EVENT, WaitBody, WaitResult, decode_body, event_ref, resolve_wait
 from ..handlers.handler import Handler
 from ..jobs.engine import InternalJobWork, JobWork
+from ..jobs.launcher import RunStart, read_run_start
 from ..ports.store import WaitRow
-from ..ports.unit import DELIVER, DELIVERIES, EMIT, Claim, Completed, Receipt, Refused, Released, Unit
+from ..ports.unit import DELIVER, DELIVERIES, EMIT, START, Claim, Completed, Receipt, Refused, Released, Unit
 from ..worker.outcomes import Failure, Interruption, Success
 
 
@@ -69,6 +70,7 @@ Resolutions = dict[tuple[str, int], list[Unit]]  # by job and attempt: the waits
 
 Delivery = Callable[[], Coroutine[Any, Any, None]]
 StartFlow = Callable[[str, str, Event], Coroutine[Any, Any, None]]  # flow, run, event
+StartRun = Callable[[RunStart], Awaitable[None]]
 EmitTo = Callable[[str, str, Any, str], Awaitable[None]]  # run, kind, data, key
 
 
@@ -82,6 +84,7 @@ class DeliveryEngine:
         runtime: Runtime,
         start_flow: StartFlow,
         emit_to: EmitTo,
+        start_run: StartRun,
     ) -> None:
         self._runtime = runtime
         self._store = runtime.store
@@ -92,9 +95,15 @@ class DeliveryEngine:
         self._start_flow = start_flow
         self._resolutions: Resolutions = {}
         self._emit_to = emit_to
+        self._start_run = start_run
         self._handlers = {
             name: Handler(name=name, fn=fn, queue=DELIVERIES, retry=DELIVERY_RETRY)
-            for name, fn in ((DELIVER, self.deliver), (LOOK_BACK, self.look_back), (EMIT, self.emit))
+            for name, fn in (
+                (DELIVER, self.deliver),
+                (LOOK_BACK, self.look_back),
+                (EMIT, self.emit),
+                (START, self.start),
+            )
         }
 
     async def open(self, claim: Claim) -> JobWork:
@@ -181,6 +190,14 @@ class DeliveryEngine:
         except (NotFound, RunError, PayloadError, HandlerError) as problem:
             # The run has ended meanwhile or was never started: a dead letter records it.
             raise Permanent(f"cannot emit {payload['kind']!r} to run {payload['run']!r}: {problem}") from problem
+
+    async def start(self, payload: dict[str, Any]) -> None:
+        """Start a run after the attempt that started it has committed. A worker without the flow tries again later."""
+        start = read_run_start(payload)
+        try:
+            await self._start_run(start)
+        except RunError as problem:  # its id belongs to another flow
+            raise Permanent(f"cannot start run {start.run!r} of flow {start.flow!r}: {problem}") from problem
 
     def _matches(self, body: WaitBody, event: Event, stream: str) -> bool:
         if event_ref(stream, event.id) in body.taken:

@@ -42,7 +42,16 @@ from ..ports.unit import (
 )
 from ..worker.channel import RELEASED
 from ..worker.engines import PreflightProblem, RecordSummary
-from ..worker.outcomes import AttemptOutput, Failure, Interruption, JobReturn, Success, WaitSuspension, pack_record
+from ..worker.outcomes import (
+    AttemptOutput,
+    Failure,
+    Interruption,
+    JobReturn,
+    Launcher,
+    Success,
+    WaitSuspension,
+    pack_record,
+)
 from . import run_record as records
 from .conditions import CodeConditions
 from .decide import Decider, Decision, Emission, EndedStep
@@ -64,8 +73,9 @@ class FlowEngine:
 
     kind = "flow"
 
-    def __init__(self, runtime: Runtime, public_url: str = "") -> None:
+    def __init__(self, runtime: Runtime, public_url: str = "", launcher: Launcher | None = None) -> None:
         self.runtime = runtime
+        self.launcher = launcher
         self._registry = runtime.registry
         self._tables: dict[str, TriggerTable] = {}
         self._checked_kinds: set[str] = set()
@@ -153,8 +163,8 @@ class FlowEngine:
         steps = records.decode(record).steps
         return [step_job_id(run, step, n) for step, counts in steps.items() for n in range(1, counts.started + 1)]
 
-    async def check(self, claim: Claim, runner: Runner) -> PreflightProblem | None:
-        """Return why the loaded code cannot continue a step, or None if it agrees with everything recorded."""
+    async def check(self, claim: Claim, runner: Runner) -> list[PreflightProblem]:
+        """Return why the loaded code cannot continue a step: nothing if it agrees with everything recorded."""
         from .compatibility import PreflightChecker  # it builds on this module
 
         return await PreflightChecker(self, runner).check(claim)
@@ -234,6 +244,7 @@ class StepWork:
         self.n = n
         self.correlation_id = record.correlation_id
         self.public_url = engine.public_url
+        self.launcher = engine.launcher
         self._run_version = record.version
         self._shown_status = record.display_status
 

@@ -56,6 +56,7 @@ class FlowCommands:
         due: int = 0,
         tags: dict[str, str] | None = None,
         cause: str = "start",
+        parent: str | None = None,
         move: ScheduleMove | None = None,
     ) -> bool:
         """Start a run. Return False if a run with that id exists: this makes an idempotency key work."""
@@ -75,7 +76,7 @@ class FlowCommands:
                 version=flow.definition.version,
                 tags=tags or {},
             )
-            decision = engine.decider(run, record, table).on_start(input, cause)
+            decision = engine.decider(run, record, table).on_start(input, cause, parent)
             builder = engine.unit_builder(run, record, table)
             state = [StateWrite(table_key(pin), encode_table(table))] if pin and pin not in self._pinned else []
             return Unit(

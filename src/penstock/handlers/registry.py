@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as dataclass_replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 from msgspec.structs import replace
 
-from ..core.errors import DefinitionError, PenstockError, UnknownFlow
+from ..core.errors import ConfigError, DefinitionError, PenstockError, UnknownFlow
 from ..core.near_match import near_matches
 from ..core.schemas import UnknownFields, Validator, make_validator
 from ..schedules.spec import ScheduleSpec, Target
-from .decorators import FlowDefinition, StepDefinition
+from .decorators import FlowDefinition, StepDefinition, read_definitions
 from .discovery import Definition, DiscoveredHandler, LoadProblem
 from .handler import Handler, JobDefinition
 from .trigger_table import TableStep, TriggerTable
@@ -32,6 +33,16 @@ class Flow:
     @property
     def name(self) -> str:
         return self.definition.name
+
+
+def find_flow(registry: Registry, flow: str | Callable[..., Any]) -> Flow:
+    """Return the flow of a name, or of a function marked with `@flow`."""
+    if isinstance(flow, str):
+        return registry.flow(flow)
+    for definition in read_definitions(flow):
+        if isinstance(definition, FlowDefinition):
+            return registry.flow(definition.name)
+    raise ConfigError(f"{getattr(flow, '__name__', flow)!r} is not a flow; decorate it with @flow")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,16 @@ from ..ports.unit import (
     Unit,
 )
 from ..worker.channel import RELEASED
-from ..worker.outcomes import AttemptOutput, Failure, Interruption, JobReturn, Success, WaitSuspension, pack_record
+from ..worker.outcomes import (
+    AttemptOutput,
+    Failure,
+    Interruption,
+    JobReturn,
+    Launcher,
+    Success,
+    WaitSuspension,
+    pack_record,
+)
 from .dead_letters import build_dead_letter
 
 # A newer worker may know a job that this one does not: retry it for a while before it becomes a dead letter.
@@ -62,8 +71,9 @@ class JobEngine:
 
     kind = "job"
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, launcher: Launcher | None = None) -> None:
         self._runtime = runtime
+        self._launcher = launcher
 
     async def open(self, claim: Claim) -> JobWork:
         handler = self._runtime.registry().job(claim.queue, claim.name)
@@ -77,6 +87,7 @@ class JobEngine:
                 ),
             )
         work = JobWork(self._runtime, claim, handler)
+        work.launcher = self._launcher
         if work.has_children and (failed := await self._failed_child(claim.scope)) is not None:
             work.handler = failing_handler(
                 work.handler, ChildFailed(f"{claim.job!r} was not run because its child {failed} failed")
@@ -120,12 +131,15 @@ def new_job(
     scope: str | None = None,
     dedupe: Dedupe | None = None,
     published: PublishedOptions | None = None,
+    parent: str | None = None,
 ) -> NewJob:
     """Build a plain job, with the events that enqueuing it and claiming it append."""
     stream, corr = bodies.queue(queue), options.correlation_id
     meta: dict[str, Any] = {"name": name}
     active = bodies.encode(EventBody("job.active", id, correlation_id=corr, meta=meta))
     added_meta = {**meta, "due": to_iso(due)} if due else meta
+    if parent is not None:
+        added_meta = {**added_meta, "parent": parent}
     added = bodies.encode(EventBody("job.added", id, correlation_id=corr, data=msgspec.Raw(payload), meta=added_meta))
     return NewJob(
         id,
@@ -152,6 +166,7 @@ class JobWork:
     step: str | None = None
     n = 1
     public_url = ""
+    launcher: Launcher | None = None
 
     def __init__(self, runtime: Runtime, claim: Claim, handler: Handler) -> None:
         options = _decode_options(claim.opts)
@@ -252,7 +267,7 @@ class JobWork:
             events=[*[NewEvent(self.stream, body) for body in output.live_events], *events]
             if output.live_events
             else events,
-            jobs=jobs or [],
+            jobs=[*(jobs or ()), *(writes.jobs if writes is not None else ())],
             state=success.state if success else [],
             memos=writes.memos if writes is not None else [],
             progress=output.progress,

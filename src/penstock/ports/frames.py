@@ -179,6 +179,31 @@ class Children(Frame, frozen=True, tag="children"):
     what: Literal["values", "failed", "remove"]
 
 
+class EnqueueJob(Frame, frozen=True, tag="enqueue"):
+    """`ctx.enqueue`: the answer is the job's id. The job is added when the attempt commits."""
+
+    queue: str
+    input: Any = None
+    key: str | None = None
+    name: str | None = None
+    delay_ms: int | None = None
+    priority: int | None = None
+    retry: dict[str, Any] | int | None = None
+    correlation_id: str | None = None
+
+
+class StartRun(Frame, frozen=True, tag="start"):
+    """`ctx.start`: the answer is the run's id. The run starts when the attempt commits."""
+
+    flow: str
+    input: Any = None
+    key: str | None = None
+    delay_ms: int | None = None
+    priority: int | None = None
+    correlation_id: str | None = None
+    tags: dict[str, str] | None = None
+
+
 Request = (
     StateGet
     | StateList
@@ -190,6 +215,8 @@ Request = (
     | TriggerToken
     | RecordedValue
     | Children
+    | EnqueueJob
+    | StartRun
 )
 
 

@@ -27,6 +27,7 @@ FLOW = "flow"  # the kind of run that most runs are
 DELIVERIES = "penstock-events"
 DELIVER = "deliver"
 EMIT = "emit"
+START = "start"
 
 
 class NewEvent(msgspec.Struct, frozen=True):
@@ -375,6 +376,13 @@ class QueueDemand(msgspec.Struct, frozen=True):
     max_active: int | None = None  # of all workers together
 
 
+class ClaimFilter(msgspec.Struct, frozen=True):
+    """The jobs that may be claimed: those of some runs, and some others by id. Deliveries may always be claimed."""
+
+    runs: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+
+
 class ClaimRequest(msgspec.Struct, frozen=True):
     """What a worker wants to claim, for how long, and under which name."""
 
@@ -382,6 +390,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     lease_ms: int
     worker: str
     limit: int | None = None  # of all queues together
+    only: ClaimFilter | None = None  # None: any job of the queues
 
 
 class ClaimBatch(msgspec.Struct, frozen=True):

@@ -9,7 +9,8 @@ from typing import Protocol
 from ..app.schedule_service import ScheduleService
 from ..app.waits import Waits, WaitView
 from ..app.workers import Workers
-from ..core.durations import format_ms
+from ..core.durations import Duration, format_ms, to_ms
+from ..core.errors import WaitTimeout
 from ..durable.wait_records import EVENT
 from ..handlers.registry import Registry
 from ..ports.store import QueueRow, Store
@@ -47,14 +48,21 @@ class AutoClock:
         """Wait until nothing is left to do at the present time."""
         await self._until(self._is_settled, "the work that is due now")
 
-    async def skip_until(self, has_ended: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Move the clock from one due moment to the next until `has_ended`."""
+    async def skip_until(
+        self, has_ended: Callable[[], Awaitable[bool]], what: str, timeout: Duration | None = None
+    ) -> None:
+        """Move the clock from one due moment to the next until `has_ended`; raise WaitTimeout after `timeout`."""
+        end = None if timeout is None else self._app.time.now_ms() + to_ms(timeout)
 
         async def is_done() -> bool:
             if await has_ended():
                 return True
             if await self._is_settled() and not await has_ended():
-                self._move(await self._next_moment(what))
+                moment = await self._next_moment(what)
+                if end is not None and moment > end:
+                    self._move(end)
+                    raise WaitTimeout(f"{what} did not end within {timeout} of test time: {await self._describe()}")
+                self._move(moment)
             return False
 
         await self._until(is_done, what)

@@ -6,15 +6,22 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
+import msgspec
+
 from ..context.context import Context
+from ..context.launches import JobLaunch, RunLaunch
 from ..context.state import Done, Key, StateView, SyncStateView
 from ..context.sync_context import Branches, SyncContext
+from ..core.arguments import resolve_due
 from ..core.durations import Duration
-from ..core.errors import UndeclaredEvent
+from ..core.errors import ConfigError, UndeclaredEvent
 from ..core.events import check_kind
+from ..core.ids import check_name
 from ..core.payload import pack, unpack
 from ..durable.calls import RunCall
 from ..durable.session import DurableSession
+from ..handlers.decorators import FlowDefinition, read_definitions
+from ..handlers.handler import JobDefinition
 from ..ports.store import ChildRow, ChildState, StateRow
 from ..ports.unit import StateWrite
 from .clock import FakeClock
@@ -30,6 +37,22 @@ class LogLine(NamedTuple):
     level: str
     message: str
     fields: dict[str, Any]
+
+
+class EnqueuedJob(NamedTuple):
+    """A job that a handler enqueued: its queue, or its `@job` function, its input and its options."""
+
+    queue: Any
+    input: Any
+    options: dict[str, Any]
+
+
+class StartedRun(NamedTuple):
+    """A run that a handler started: its flow, or its `@flow` function, its input and its options."""
+
+    flow: Any
+    input: Any
+    options: dict[str, Any]
 
 
 class FakeContext(Context):
@@ -50,6 +73,10 @@ class FakeContext(Context):
         assert ctx.waited[0][:2] == ("event", "payment.confirmed")
 
     `children` and `failed_children` are the results and errors of a job's children, by key.
+
+    `ctx.enqueued` and `ctx.started` hold the jobs that the step enqueued and the runs that it started:
+
+        assert ctx.enqueued == [("mail", {"to": "ada"}, {"delay": "1h"})]
 
     `ctx.run` calls its function; `ctx.ran` holds the recorded results. Ids and random numbers come from `seed`.
     """
@@ -80,6 +107,8 @@ class FakeContext(Context):
     ) -> None:
         self.clock = clock or FakeClock()
         self.emitted: list[tuple[str, Any]] = []
+        self.enqueued: list[EnqueuedJob] = []
+        self.started: list[StartedRun] = []
         self.logs: list[LogLine] = []
         self.progressed: list[Any] = []
         self.partials: list[Any] = []
@@ -158,6 +187,24 @@ class _FakeChannel:
                 f"({', '.join(declared) or 'nothing'}); add it to emits, so that the flow's diagram is complete"
             )
         self._ctx.emitted.append((kind, _copy(data, f"the data of {kind}")))
+
+    def launch(self, launch: JobLaunch | RunLaunch) -> str:
+        resolve_due(launch.delay, launch.at, self._ctx.clock)
+        options = {
+            field: value
+            for field, value in msgspec.structs.asdict(launch).items()
+            if value is not None and field not in ("queue", "flow", "input")
+        }
+        count = len(self._ctx.enqueued) + len(self._ctx.started) + 1
+        if isinstance(launch, JobLaunch):
+            name = _name_of(launch.queue, JobDefinition)
+            input = _copy(launch.input, f"the input of a job of queue {name!r}")
+            self._ctx.enqueued.append(EnqueuedJob(launch.queue, input, options))
+        else:
+            name = _name_of(launch.flow, FlowDefinition)
+            input = _copy(launch.input, f"the input of flow {name!r}")
+            self._ctx.started.append(StartedRun(launch.flow, input, options))
+        return launch.key or f"{name}-{count}"
 
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
         self._ctx.logs.append(LogLine(level, message, _copy(dict(fields), "the fields of a log line")))
@@ -259,6 +306,17 @@ class _FakeSyncContext(SyncContext):
 class _FakeBranches(Branches):
     def run(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunCall:
         return self._ctx.run(name, fn, *args, **kwargs)
+
+
+def _name_of(what: str | Callable[..., Any], kind: type[JobDefinition] | type[FlowDefinition]) -> str:
+    """Return the name of a queue or a flow, from its name or from a decorated function."""
+    if isinstance(what, str):
+        return check_name(what, "a name")
+    for definition in read_definitions(what):
+        if isinstance(definition, kind):
+            return definition.name if isinstance(definition, FlowDefinition) else definition.handler.queue_name
+    name = "job" if kind is JobDefinition else "flow"
+    raise ConfigError(f"{getattr(what, '__name__', what)!r} is not a {name}; decorate it with @{name}, or pass a name")
 
 
 def _children(values: Mapping[str, Any], failed: Mapping[str, str]) -> list[ChildRow]:

@@ -112,6 +112,9 @@ class FakeDurableSession:
     def check(self) -> None:
         """Do nothing: the attempt never loses its lease."""
 
+    def begin(self, call: JournalCall) -> None:
+        """Let every call do its work."""
+
     async def flush(self) -> None:
         self.journal.take_writes()
 

@@ -26,7 +26,9 @@ def replay(
     checked: PreflightReport = _run_in_thread(lambda: _check(lines, handlers, dir))
     if checked.broken:
         found = "\n".join(f"  run {t.run}, step {t.step}: {t.reason} [{t.code}]" for t in checked.broken)
-        raise AssertionError(f"{len(checked.broken)} of {checked.steps} steps cannot continue with this code:\n{found}")
+        raise AssertionError(
+            f"{checked.broken_steps} of {checked.steps} steps cannot continue with this code:\n{found}"
+        )
     return checked
 
 
@@ -44,8 +46,7 @@ async def _check(
             await app.store.commit([Unit(f"replay-{number}", state=state)])
             for claim in saved_claims(run, app.clock.now_ms()):
                 done.steps += 1
-                if (problem := await check.check(claim)) is not None:
-                    done.problems.append(problem)
+                done.problems += await check.check(claim)
     return done
 
 

@@ -6,6 +6,7 @@ A day of backoff takes milliseconds: when nothing is left to do now, the clock m
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,22 +17,25 @@ from ..app.arguments import NoInput, StartOptions
 from ..app.waits import WaitView
 from ..app.workers import RunnerFactory
 from ..core.durations import Duration, to_ms
-from ..core.outage_retry import OutageRetry
 from ..durable.trigger_commands import Signature
 from ..durable.wait_records import TRIGGER, decode_body
 from ..flows.reducer import RunView
+from ..flows.run_record import CANCELLED, COMPLETED
 from ..jobs.job_trees import Node
-from ..ports.unit import Claim, JobState
+from ..ports.store import Store
+from ..ports.unit import Claim
 from ..settings import SettingOptions
 from ..telemetry.instrumentation import InstrumentationListener
 from ..worker.outcomes import Work
 from .auto_clock import AutoClock, describe_wait, list_pending_waits
 from .clock import FakeClock
+from .clocked_facets import ClockedJobs, ClockedRuns
 from .crashes import Crashed, CrashLogFilter, CrashPlan
 from .snapshots import compare, normalize_event
 
 __all__ = ["Crashed", "TestApp"]
 I = TypeVar("I")  # noqa: E741
+log = logging.getLogger("penstock.testing")
 _TOKEN = re.compile(r"(^|/)t-[0-9a-f]{32}\.")
 
 
@@ -129,9 +133,7 @@ class TestApp(App):
             input: What the handler receives.
         """
         name, _ = self._transactions.direct.jobs.resolve(queue, None)
-        id = await self.jobs.enqueue(queue, input, **options)
-        await self._auto_clock.skip_until(lambda: self._job_ended(id), f"job {id}")
-        return await self.jobs._result(id, name, OutageRetry(f"the end of job {id!r}"))
+        return await self.jobs.skip_to_result(await self.jobs.enqueue(queue, input, **options), name)
 
     async def run_tree(self, tree: Node | Mapping[str, Any]) -> Any:
         """Enqueue a tree of jobs, skip time until its root has ended, and return the root's result.
@@ -140,16 +142,16 @@ class TestApp(App):
             tree: A `Node`, or the dict that BullMQ's FlowProducer takes.
         """
         added = await self.jobs.enqueue_tree(tree)
-        await self._auto_clock.skip_until(lambda: self._job_ended(added.id), f"job {added.id}")
         return await self.jobs.result(added.id)
 
     async def finish(self, run: str) -> RunView:
-        """Skip time until a run has ended, and return its view.
+        """Skip time until a run has ended, and return its view. Why it failed, if it did, is logged.
 
         Args:
             run: The run's id.
         """
-        await self._auto_clock.skip_until(lambda: self._run_ended(run), f"run {run}")
+        if (await self.runs.wait(run)).status not in (COMPLETED, CANCELLED):
+            log.warning("%s", await self.runs.describe_failure(run))
         return await self.runs.get(run)
 
     async def advance(self, by: Duration) -> None:
@@ -254,12 +256,10 @@ class TestApp(App):
         __tracebackhide__ = True
         compare(await self.history(run), Path(file), f"the history of run {run}")
 
-    async def _run_ended(self, run: str) -> bool:
-        return (await self.runs._row(run)).closed
-
-    async def _job_ended(self, id: str) -> bool:
-        row = await self.store.job(id)  # None if retention removed it when it ended
-        return row is None or row.state in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+    def _build(self, store: Store) -> None:
+        super()._build(store)
+        self.runs: ClockedRuns = ClockedRuns(self, self._auto_clock)
+        self.jobs: ClockedJobs = ClockedJobs(self, self._auto_clock)
 
     async def open_claim(self, claim: Claim) -> Work:
         return self._crash_plan.apply(claim, await super().open_claim(claim))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from ..core.errors import (
 from ..core.payload import NULL, pack, unpack
 from ..durable import declared_waits
 from ..durable.declared_waits import TimeoutHandover
+from ..durable.journal import PendingWrites
 from ..durable.session import DurableSession
 from ..ports.runner import Task
 from ..telemetry.logging import enter_attempt, leave_attempt
@@ -32,6 +34,7 @@ from .outcomes import (
     Failure,
     Interruption,
     JobReturn,
+    Launch,
     Success,
     WaitSuspension,
     Work,
@@ -62,6 +65,11 @@ class Attempt:
             raise
         except Exception as problem:  # raised while the result was being built
             return self.bare_failure(ErrorInfo.from_exception(problem, self.work.bodies))
+
+    @property
+    def launched(self) -> Sequence[Launch]:
+        """What the handler started, besides what an earlier attempt committed."""
+        return self._channel.launched
 
     def interrupt(self, reason: str) -> None:
         """Stop the handler. Call it on the event loop's thread."""
@@ -175,15 +183,27 @@ class Attempt:
     async def _success(self, value: Any) -> Success:
         channel, result = self._channel, self._pack_result(value)
         if not channel.has_session:
-            return Success(await channel.close_output(), result, channel.emitted, [*channel.state_writes.values()])
+            success = Success(await channel.close_output(), result, channel.emitted, [*channel.state_writes.values()])
+            if channel.launched:
+                await self._add_launches(success.writes)
+            return success
         session = channel.session
         if session.journal.problem is not None:
             raise session.journal.problem  # even if the handler caught it
         if session.is_suspended:
             raise SuspendSwallowed(_swallowed(session, "returned"))
         session.journal.check_skipped_waits()
-        output = await channel.close_output()
-        return Success(output, result, channel.emitted, list(channel.state_writes.values()), session.finish())
+        output, writes = await channel.close_output(), await self._add_launches(session.finish())
+        return Success(output, result, channel.emitted, list(channel.state_writes.values()), writes)
+
+    async def _add_launches(self, writes: PendingWrites) -> PendingWrites:
+        """Add what the handler started to the writes of the attempt's end."""
+        launched = self._channel.launched
+        if launched:
+            writes.jobs += [launch.job for launch in launched]
+            assert self.work.launcher is not None
+            await self.work.launcher.warn(launched)
+        return writes
 
     def _pack_result(self, value: Any) -> bytes:
         handler = self.work.handler
@@ -195,8 +215,9 @@ class Attempt:
     async def _suspension(self) -> WaitSuspension:
         channel, session = self._channel, self._channel.session
         kinds = [*session.journal.recorded_effects.kinds, *(emitted.kind for emitted in channel.emitted)]
-        session.journal.record_effects(channel.emit_count, channel.write_count, kinds)
-        writes = session.journal.take_writes()
+        launches = [*session.journal.recorded_effects.launches, *((one.label, one.id) for one in channel.launched)]
+        session.journal.record_effects(channel.emit_count, channel.write_count, kinds, launches)
+        writes = await self._add_launches(session.journal.take_writes())
         output, state = await channel.close_output(), list(channel.state_writes.values())
         return WaitSuspension(output, channel.emitted, state, writes, session.due, self._is_in_handler)
 

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 
 from ..ports.unit import Claim, ClaimRequest, QueueDemand, RateLimit
+from .work_scope import WorkScope
 
 SHORT_HANDLER_S = 0.005  # a handler that takes longer stops prefetching
 SHORT_HANDLERS_IN_A_ROW = 64  # before the worker starts to prefetch
@@ -131,9 +132,12 @@ class QueueLimits:
 class CapacityTracker:
     """Counts held claims and requested ones. Several requests may be in flight; each reserves its slots."""
 
-    def __init__(self, worker: str, concurrency: int, lease_ms: int, prefetcher: Prefetcher) -> None:
+    def __init__(
+        self, worker: str, concurrency: int, lease_ms: int, prefetcher: Prefetcher, scope: WorkScope | None = None
+    ) -> None:
         self.reserved = 0  # slots reserved for answers; a request may name several queues for one slot
         self._worker = worker
+        self._scope = scope
         self._concurrency = concurrency
         self._lease_ms = lease_ms
         self._prefetcher = prefetcher
@@ -166,7 +170,9 @@ class CapacityTracker:
             self._reserved[demand.queue] += demand.limit
         self.reserved += free
         self._finishing.update(finishing)
-        request = ClaimRequest((*demands[self._turn :], *demands[: self._turn]), self._lease_ms, self._worker, free)
+        only = self._scope.filter if self._scope is not None else None
+        turned = (*demands[self._turn :], *demands[: self._turn])
+        request = ClaimRequest(turned, self._lease_ms, self._worker, free, only)
         self._polls_before[id(request)] = self._polls
         return request
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from ..commit.committer import CommitRequest, Committer
 from ..context.context import Context
+from ..context.launches import JobLaunch, RunLaunch
 from ..context.state import StateView
 from ..context.sync_context import SyncContext
 from ..core.clock import Clock
-from ..core.errors import ContextClosed, StaleAttempt
+from ..core.errors import BadArgument, ContextClosed, StaleAttempt
 from ..core.events import BadEmit, check_kind
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
@@ -24,7 +25,7 @@ from ..ports.runner import Execute, Interrupt, Runner
 from ..ports.store import ChildRow, State, StateRow, Store
 from ..ports.unit import Committed, Fenced, Memo, Receipt, StateWrite, Unit
 from .live_log import LiveLog, log_fields
-from .outcomes import AttemptOutput, EmittedEvent, Work
+from .outcomes import AttemptOutput, EmittedEvent, Launch, Work
 from .remote_calls import RemoteCalls
 
 SHUTDOWN = "shutdown"
@@ -76,13 +77,16 @@ class WorkerChannel:
 
     __slots__ = (
         "_ctx", "_input", "_interrupt", "_live_log", "_remote_calls", "_services", "_session", "_started_ms",
-        "emit_count", "emitted", "is_over", "state_writes", "stop_reason", "work", "write_count",
+        "emit_count", "emitted", "is_over", "launch_count", "launched", "state_writes", "stop_reason", "work",
+        "write_count",
     )  # fmt: skip
 
     def __init__(self, work: Work, services: AttemptServices) -> None:
         self.work = work
         self.emitted: list[EmittedEvent] = []
         self.emit_count = 0  # emits of the handler, including those that an earlier attempt recorded
+        self.launched: list[Launch] = []
+        self.launch_count = 0  # launches of the handler, including those that an earlier attempt recorded
         self.state_writes: dict[str, StateWrite] = {}
         self.write_count = 0  # state writes of the handler, including those that an earlier attempt recorded
         self.stop_reason: str | None = None
@@ -230,6 +234,19 @@ class WorkerChannel:
             return
         self.work.check_emit(kind, packed)
         self.emitted.append(EmittedEvent(kind, packed, correlation_id))
+
+    def launch(self, launch: JobLaunch | RunLaunch) -> str:
+        launcher = self.work.launcher
+        if launcher is None:
+            raise BadArgument(f"job {self.work.claim.job} cannot start other work: its engine has no launcher")
+        label, index = launcher.label(launch), self.launch_count
+        self.launch_count += 1
+        recorded = self._session.journal.check_launch(index, label) if self._session is not None else None
+        if recorded is not None:
+            return recorded
+        built = launcher.build(launch, self.work, index)
+        self.launched.append(built)
+        return built.id
 
     def take_emits(self) -> list[tuple[str, bytes, str | None]]:
         taken = [(emitted.kind, emitted.data, emitted.correlation_id) for emitted in self.emitted]

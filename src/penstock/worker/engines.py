@@ -25,7 +25,17 @@ PINNED = "pinned"  # not breaking: workers that have its version continue it
 
 
 class PreflightProblem(msgspec.Struct, frozen=True):
-    """Why a step cannot continue with the loaded code."""
+    """Why a step cannot continue with the loaded code, or should not.
+
+    Attributes:
+        run: The run's id.
+        flow: The name of the flow.
+        step: The name of the step.
+        n: Which instance of the step, from 1.
+        code: `call_added`, `call_removed`, `pinned`, or the code of the error the step would fail with.
+        reason: What is wrong, and what to do.
+        call: The durable call, emit or state write that was added or removed; None for other problems.
+    """
 
     run: str
     flow: str
@@ -33,6 +43,7 @@ class PreflightProblem(msgspec.Struct, frozen=True):
     n: int
     code: str
     reason: str
+    call: str | None = None
 
     @property
     def is_breaking(self) -> bool:
@@ -92,8 +103,8 @@ class RunEngine(Engine, Protocol):
         """Return sentences on what the run itself waits for, besides its jobs and waits."""
         ...
 
-    async def check(self, claim: Claim, runner: Runner) -> PreflightProblem | None:
-        """Return why the present code could not go on with a claim; None if it could, as far as is recorded."""
+    async def check(self, claim: Claim, runner: Runner) -> list[PreflightProblem]:
+        """Return why the present code could not continue a claim; nothing if it could, as far as is recorded."""
         ...
 
     def instance(self, job: JobRow) -> tuple[str, int]:

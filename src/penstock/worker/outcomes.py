@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import traceback
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from ..commit.committer import CommitRequest
+from ..context.launches import JobLaunch, RunLaunch
 from ..core.errors import (
     AwaitTimeout,
     ChildFailed,
@@ -34,7 +36,7 @@ from ..core.tracebacks import (
 )
 from ..durable.journal import PendingWrites
 from ..handlers.handler import Handler
-from ..ports.unit import Claim, StateWrite
+from ..ports.unit import Claim, NewJob, StateWrite
 
 MAX_RECORD_BYTES = 256 * 1024
 MAX_STACK = 8_000
@@ -80,6 +82,31 @@ class EmittedEvent(msgspec.Struct, frozen=True):
     kind: str
     data: bytes
     correlation_id: str | None = None
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """A job that a handler enqueued, or a run that it started, not committed yet."""
+
+    label: str  # what it starts: a replay compares it
+    id: str  # of the job or of the run
+    job: NewJob  # of a run: the internal job that starts it
+    is_run: bool = False
+
+
+class Launcher(Protocol):
+    """Builds what a handler starts."""
+
+    def label(self, launch: JobLaunch | RunLaunch) -> str:
+        """Return what is started, in words that a replay compares."""
+        ...
+
+    def build(self, launch: JobLaunch | RunLaunch, work: Work, index: int) -> Launch:
+        """Validate a launch and build its job. `index` counts the launches of the handler."""
+        ...
+
+    async def warn(self, launches: Sequence[Launch]) -> None:
+        """Warn about launches that are most likely mistakes."""
+        ...
 
 
 class AttemptOutput(msgspec.Struct):
@@ -168,6 +195,7 @@ class Work(Protocol):
     n: int
     correlation_id: str
     public_url: str
+    launcher: Launcher | None  # None: its handlers start nothing
 
     def check_emit(self, kind: str, data: bytes) -> None:
         """Raise if the handler may not emit this."""

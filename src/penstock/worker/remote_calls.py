@@ -19,6 +19,7 @@ from ..ports.frames import (
     Children,
     DurableCallFrame,
     Emit,
+    EnqueueJob,
     Log,
     NewTrigger,
     Notice,
@@ -27,6 +28,7 @@ from ..ports.frames import (
     RecordedValue,
     Request,
     RunFunction,
+    StartRun,
     StateDelete,
     StateGet,
     StateList,
@@ -94,6 +96,18 @@ class RemoteCalls:
                 return datetime_to_ms(ctx.now()) if of == "now" else ctx.uuid() if of == "uuid" else ctx.random()
             case Children(what):
                 return await self._children(what)
+            case EnqueueJob(queue, input, key, name, delay_ms, priority, retry, correlation_id):
+                id = ctx.enqueue(
+                    queue, input, key=key, name=name, delay=_span(delay_ms), priority=priority, retry=retry,
+                    correlation_id=correlation_id,
+                )  # fmt: skip
+                return str(id)
+            case StartRun(flow, input, key, delay_ms, priority, correlation_id, tags):
+                id = ctx.start(
+                    flow, input, key=key, delay=_span(delay_ms), priority=priority, correlation_id=correlation_id,
+                    tags=tags,
+                )  # fmt: skip
+                return str(id)
 
     async def _children(self, what: str) -> Any:
         if what == "values":

@@ -24,6 +24,7 @@ from .outcomes import Engine, JobReturn
 from .polling import ClaimPoller
 from .quarantine import Quarantine, alone_memo
 from .recording import record_result, report_end, report_start
+from .work_scope import WorkScope
 
 log = logging.getLogger("penstock.worker")
 
@@ -49,8 +50,10 @@ class Worker:
         grace: float,
         max_crashes: int,
         rng: random.Random | None = None,
+        scope: WorkScope | None = None,
     ) -> None:
         self.name = name
+        self.scope = scope
         store = runtime.store
         self._store = store
         self._committer = runtime.committer
@@ -77,7 +80,7 @@ class Worker:
         )
         self._prefetcher = Prefetcher(concurrency, time.monotonic, max_held=store.profile.prefetch)
         self._prefetch_check: asyncio.TimerHandle | None = None
-        self._capacity = CapacityTracker(name, concurrency, lease_ms, self._prefetcher)
+        self._capacity = CapacityTracker(name, concurrency, lease_ms, self._prefetcher, scope)
         self._quarantine = Quarantine(max_crashes, lease_ms / 1000)
         self._leases = LeaseRenewer(store, lease_ms, self._claims, self._report_lost, outages)
         self._poller = ClaimPoller(
@@ -197,6 +200,8 @@ class Worker:
             if (resumed := attempt.work.on_resumed()) is not None:
                 resuming = self._loop.call_later(RESUMED_AFTER_S, self._record_resumed, resumed)
             result = await attempt.run()
+            if self.scope is not None:
+                self.scope.add(attempt.launched)
             if isinstance(result, JobReturn) and result.holds_queue:  # the queue is held: nothing more of it may start
                 self._release(self._prefetcher.remove(lambda held: held.queue == claim.queue), QUEUE_HELD)
             is_vacated = True

@@ -27,13 +27,13 @@ def check(
     """Check which open runs cannot continue with the current worker files.
 
     Re-executes each open step with its recorded results, up to its first call
-    that has none. Nothing is written or emitted, and functions passed to ctx.run
-    are not called, but handler code outside ctx.run runs. Exits with 1 if a run
-    cannot continue.
+    that has none. Reports recorded calls that are no longer made, new calls
+    before recorded ones, and calls in another order. Nothing is written or
+    emitted, and functions passed to ctx.run are not called, but handler code
+    outside ctx.run runs. Exits with 1 if a run cannot continue.
     """
     refuse_memory_store(common)
-    if not common.json:
-        warn("Warning: this re-executes handlers up to their last recorded call. Code outside ctx.run runs again.")
+    warn("Warning: this re-executes handlers up to their last recorded call. Code outside ctx.run runs again.")
     with redirect_stdout(sys.stderr):  # handlers may print
         checked = asyncio.run(_check(common, flow))
     _print(checked, common.json)
@@ -55,5 +55,5 @@ def _print(checked: PreflightReport, json: bool) -> None:
         step = one.step if one.n == 1 else f"{one.step}#{one.n}"
         print(f"run {one.run}, step {step}: {one.reason} [{one.code}]")
     scope = f"{pluralize(checked.steps, 'open step')} of {pluralize(checked.runs, 'open run')}"
-    verdict = f"{len(checked.broken)} cannot" if checked.broken else "all can"
+    verdict = f"{checked.broken_steps} cannot" if checked.broken else "all can"
     print(f"Checked {scope}: {verdict} continue with this code.")

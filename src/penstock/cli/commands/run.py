@@ -7,7 +7,9 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from typing import Annotated
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from ...app import App
@@ -22,22 +24,31 @@ from ..session import build_worker_app
 from .start import start_run
 
 
-def run(flow: str, /, *, options: RunOptions = RUN_DEFAULTS, common: CommonOptions = COMMON_DEFAULTS) -> int:
+def run(
+    flow: str,
+    /,
+    *,
+    all: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Work on other runs and jobs too, as a worker does.")
+    ] = False,
+    options: RunOptions = RUN_DEFAULTS,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
     """Start a run and work on it here, with live progress, until it ends.
 
+    Works on this run only, and on the jobs and runs that its handlers start.
     With the --key of a run that has not ended, continue that run. Ctrl-C leaves
-    the run in the store. Until the run ends, this is a worker of the flow's
-    queues and works on their other jobs too.
+    the run in the store.
 
     Parameters
     ----------
     flow
         The flow's name.
     """
-    return asyncio.run(_run(flow, options, common))
+    return asyncio.run(_run(flow, options, common, all))
 
 
-async def _run(flow: str, options: RunOptions, common: CommonOptions) -> int:
+async def _run(flow: str, options: RunOptions, common: CommonOptions, all_work: bool) -> int:
     is_drawn = sys.stdout.isatty() and not common.json  # live on stdout, where the last drawing is the answer
     console = Console() if is_drawn else Console(stderr=True) if sys.stderr.isatty() else None
     # What handlers print must stay out of an answer that a program reads.
@@ -46,7 +57,9 @@ async def _run(flow: str, options: RunOptions, common: CommonOptions) -> int:
             id = await _find_or_start(app, flow, options)
             is_shown = not common.json and app.settings.log_format == "pretty"
             with _hide_logged_failure(id) if is_shown else nullcontext():
-                view = await work_and_watch(app, flow, id, console, keep=is_drawn, flags=common.flags)
+                view = await work_and_watch(
+                    app, flow, id, console, all_work=all_work, keep=is_drawn, flags=common.flags
+                )
             now = app.clock.now_ms()
     if view.completed_at is None:
         warn(resume_hint(flow, id, common.flags))

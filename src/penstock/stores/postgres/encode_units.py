@@ -178,7 +178,9 @@ def encode_request(request: ClaimRequest | None, secret: str) -> Row | None:
         wanted = sum(max(demand.limit, 1) for demand in request.queues)
     is_limited = any(demand.max_active is not None or demand.rate is not None for demand in request.queues)
     rows = [(demand.queue, demand.limit, demand.max_active, *_rate(demand.rate)) for demand in request.queues]
-    return request.worker, request.lease_ms, secret, wanted, is_limited, rows
+    only = request.only
+    runs, jobs = (list(only.runs), list(only.jobs)) if only is not None else (None, None)
+    return request.worker, request.lease_ms, secret, wanted, is_limited, rows, runs, jobs
 
 
 def _rate(rate: RateLimit | None) -> Row:

@@ -18,6 +18,8 @@ NO_RESULT = b"-"  # not valid JSON
 
 def is_fast(units: Sequence[Unit], request: ClaimRequest | None) -> bool:
     """Return whether `finish_jobs` can take all of it."""
+    if request is not None and request.only is not None:
+        return False
     if request is not None and any(d.rate is not None or d.max_active is not None for d in request.queues):
         return False
     return all(map(_is_fast_unit, units)) and len({job_pk(unit) for unit in units}) == len(units)

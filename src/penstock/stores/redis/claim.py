@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.ids import new_token
-from ...ports.unit import FLOW, Claim, ClaimBatch, ClaimRequest, QueueDemand
-from .job_options import unescape_id
+from ...ports.unit import FLOW, Claim, ClaimBatch, ClaimFilter, ClaimRequest, QueueDemand
+from .job_options import escape_id, unescape_id
 from .job_schedulers import ScheduledJob
 from .resp import HEAD, Part
 
@@ -23,10 +23,19 @@ def encode(request: ClaimRequest | None) -> list[Part]:
         request.worker,
         new_token(),
         "" if request.limit is None else request.limit,
+        _only(request.only),
     ]
     for demand in request.queues:
         out += _demand(demand)
     return out
+
+
+def _only(only: ClaimFilter | None) -> str:
+    """Return the jobs that may be claimed: a line for each run and each job, "" for any, "-" for none."""
+    if only is None:
+        return ""
+    lines = [*(f"r:{run}" for run in only.runs), *(f"j:{escape_id(job)}" for job in only.jobs)]
+    return "\n".join(lines) or "-"
 
 
 def _demand(demand: QueueDemand) -> tuple[Part, ...]:

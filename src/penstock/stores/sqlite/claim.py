@@ -9,7 +9,17 @@ import apsw
 import msgspec
 
 from ...core.ids import new_token
-from ...ports.unit import Claim, ClaimBatch, ClaimRequest, NewEvent, QueueDemand, RateLimit, Started
+from ...ports.unit import (
+    DELIVERIES,
+    Claim,
+    ClaimBatch,
+    ClaimFilter,
+    ClaimRequest,
+    NewEvent,
+    QueueDemand,
+    RateLimit,
+    Started,
+)
 from .events import Appender
 from .statements import COMMIT as SQL
 
@@ -67,7 +77,7 @@ class Claimer:
         page = left if budget is None else min(left, budget.remaining())
         while page > 0:
             # One more than needed shows whether any is left.
-            rows = self._cursor.execute(SQL.waiting_jobs, (demand.queue, page + 1)).fetchall()
+            rows = self._waiting_jobs(demand.queue, request.only, page + 1)
             memos = self._memos(rows[:page])
             row: tuple[Any, ...]
             for row in rows[:page]:
@@ -79,13 +89,20 @@ class Claimer:
                     claims.append(self._activate(demand.queue, row, memos.get(row[11] or row[7], {}), request))
                     left -= 1
             if len(rows) <= page:
-                self.emptied.append(demand.queue)
+                if request.only is None:
+                    self.emptied.append(demand.queue)
                 break
             page = left if budget is None else min(left, budget.remaining())
         if budget is not None:
             budget.save()
             return budget.limited_until()
         return None
+
+    def _waiting_jobs(self, queue: str, only: ClaimFilter | None, limit: int) -> list[tuple[Any, ...]]:
+        if only is None or queue == DELIVERIES:
+            return self._cursor.execute(SQL.waiting_jobs, (queue, limit)).fetchall()
+        runs, jobs = (msgspec.json.encode(ids).decode() for ids in (only.runs, only.jobs))
+        return self._cursor.execute(SQL.waiting_jobs_of, (queue, runs, jobs, limit)).fetchall()
 
     def _is_runnable(self, row: Sequence[Any]) -> bool:
         """Return whether a job may run. Cancel it if its run is closed or deleted, hold it if the run is paused."""

@@ -195,6 +195,15 @@ SELECT j.pk, j.run, r.closed, r.paused, j.rate_key, r.version, r.record, j.id, j
        j.attempt, j.failures, j.crashes, j.started_stream, j.started_prefix, r.kind, j.unit
 FROM jobs j LEFT JOIN runs r ON r.id = j.run WHERE j.queue = ? AND j.state = 0 ORDER BY j.priority, j.pk LIMIT ?;
 
+-- name: waiting_jobs_of
+SELECT j.pk, j.run, r.closed, r.paused, j.rate_key, r.version, r.record, j.id, j.name, j.payload, j.opts, j.scope,
+       j.attempt, j.failures, j.crashes, j.started_stream, j.started_prefix, r.kind, j.unit
+FROM jobs j LEFT JOIN runs r ON r.id = j.run
+WHERE j.queue = ?1 AND j.state = 0 AND j.pk IN (
+  SELECT o.pk FROM json_each(?2) AS x JOIN jobs o ON o.id > x.value || '.' AND o.id < x.value || '/' AND o.run = x.value
+  UNION ALL SELECT o.pk FROM json_each(?3) AS x JOIN jobs o ON o.id = x.value)
+ORDER BY j.priority, j.pk LIMIT ?4;
+
 -- name: claim_job
 UPDATE jobs SET state = 2, attempt = ?, token = ?, lease = ? WHERE pk = ?;
 

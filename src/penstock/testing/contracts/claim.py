@@ -8,7 +8,18 @@ from msgspec.structs import replace
 
 from ...core.durations import to_ms
 from ...ports.store import Store
-from ...ports.unit import ClaimRequest, Completed, JobState, Memo, QueueDemand, Released, RetryAt
+from ...ports.unit import (
+    DELIVERIES,
+    ClaimFilter,
+    ClaimRequest,
+    Completed,
+    JobState,
+    Memo,
+    QueueDemand,
+    RateLimit,
+    Released,
+    RetryAt,
+)
 from ..clock import FakeClock
 from .samples import (
     ERROR,
@@ -66,6 +77,52 @@ class ClaimContract(StoreUnderTest):
         assert max(map(queues.count, queues)) <= 2
         assert names((await store.claim(replace(both, limit=0))).claims) == []
         assert len((await store.claim(replace(both, limit=99))).claims) >= 4
+
+    async def test_a_claim_of_some_runs_and_jobs(self, store: Store) -> None:
+        await store.commit([unit(run=run(id), jobs=[job(f"{id}.charge.1", run=id)]) for id in ("mine", "other", "min")])
+        await store.commit([unit(jobs=[job("mine.pack.1", "blue", run="mine"), job("extra"), job("foreign")])])
+        await add(store, job("urgent", priority=-1), job("late", priority=3))
+        only = ClaimFilter(("mine",), ("extra", "late", "nowhere"))
+        request = claim_request("orders", "blue", only=only)
+        assert sorted(names(await store.claim(request))) == ["extra", "late", "mine.charge.1", "mine.pack.1"]
+        assert names(await store.claim(request)) == []
+        assert names(await store.claim(claim_request(only=ClaimFilter()))) == []
+        rest = names(await store.claim(claim_request("orders", "blue")))
+        assert rest == ["urgent", "other.charge.1", "min.charge.1", "foreign"]
+
+    async def test_a_claim_of_some_jobs_respects_limits(self, store: Store, clock: FakeClock) -> None:
+        await add(store, job("before"), job("a"), job("b"), job("c"), job("later", due=clock.now_ms() + 60_000))
+        only = ClaimFilter(jobs=("a", "b", "c", "later"))
+        assert names(await store.claim(claim_request(limit=1, lease="1d", only=only))) == ["a"]
+        assert names(await store.claim(claim_request(max_active=2, lease="1d", only=only))) == ["b"]
+        limited = claim_request(lease="1d", only=only, rate=RateLimit(1, 600_000))
+        assert names(await store.claim(limited)) == ["c"]
+        clock.advance("2m")
+        assert names(await store.claim(limited)) == []
+        clock.advance("10m")
+        assert names(await store.claim(limited)) == ["later"]
+        assert await state_of(store, "before") == "waiting"
+
+    async def test_a_claim_of_some_runs_takes_retried_and_resumed_jobs(self, store: Store, clock: FakeClock) -> None:
+        await store.commit([unit(run=run("mine"), jobs=[job("mine.charge.1", run="mine")])])
+        await add(store, job("foreign"))
+        request = claim_request(only=ClaimFilter(("mine",)))
+        (one,) = (await store.claim(request)).claims
+        retry = unit(claim=one, outcome=RetryAt(clock.now_ms() + 1000, ERROR))
+        reply = await store.commit([retry], request)
+        assert names(reply.claimed) == []
+        clock.advance("1s")
+        (one,) = (await store.claim(request)).claims
+        assert (one.job, one.attempt, one.run, one.version) == ("mine.charge.1", 2, "mine", 1)
+        next_job = unit(claim=one, outcome=Completed(b"1"), run=run("mine", 1), jobs=[job("mine.ship.1", run="mine")])
+        assert names((await store.commit([next_job], request)).claimed) == ["mine.ship.1"]
+        assert await state_of(store, "foreign") == "waiting"
+
+    async def test_deliveries_are_claimed_with_those_of_some_runs(self, store: Store) -> None:
+        await add(store, job("delivery", DELIVERIES), job("foreign"))
+        assert names(await store.claim(claim_request("orders", DELIVERIES, only=ClaimFilter(("mine",))))) == [
+            "delivery"
+        ]
 
     async def test_an_unknown_queue_is_empty(self, store: Store) -> None:
         found = await store.claim(claim_request("nowhere"))

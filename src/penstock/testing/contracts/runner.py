@@ -251,6 +251,31 @@ class RunnerContract(ABC):
         children = [Node("runner-child", input=n) for n in (1, 2)]
         assert await app.run_tree(Node("runner-parent", children=children)) == [10, 20]
 
+    # Launches
+
+    async def test_a_step_starts_work_once(self, app: TestApp, trace: Trace) -> None:
+        view = await app.run_flow("launches", {"trace": trace.path})
+        first, run, second = view.result
+        assert trace.text().count("attempt") == 3
+        assert (await app.jobs.result(first), await app.result(run), await app.jobs.result(second)) == (40, "hi", 50)
+        added = [e for e in await app.events.read_all("nq:queue:runner-child") if e.kind == "job.added"]
+        assert [(e.subject, e.correlation_id, e.meta["parent"]) for e in added if e.meta] == [
+            (first, view.id, view.id),
+            (second, view.id, view.id),
+        ]
+        (started, *_) = await app.events.read_all(f"nq:flow:{run}")
+        assert started.meta == {"tags": {"by": "launches"}, "parent": view.id}
+        assert len(await app.runs.list(flow="echo")) == 1
+
+    async def test_a_job_starts_work_once(self, app: TestApp) -> None:
+        id, run = await app.run_job("runner-launch")
+        assert (id, await app.jobs.result(id), await app.result(run)) == ("six", 60, "from a job")
+        assert len(await app.runs.list(flow="echo")) == 1
+
+    async def test_an_unknown_flow_is_an_error_of_the_handler(self, app: TestApp) -> None:
+        error = await self._error(app, await app.run_flow("bad-launch"))
+        assert (error["code"], "did you mean 'echo'" in error["error"]) == ("unknown_flow", True)
+
     async def _error(self, app: TestApp, view: RunView) -> dict[str, Any]:
         """Return the data of the last `step.failed` event."""
         assert view.status == "failed", view

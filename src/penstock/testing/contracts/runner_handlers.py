@@ -268,6 +268,31 @@ async def parent(input: Any, ctx: Context) -> Any:
     return sorted((await ctx.children_values()).values())
 
 
+@flow("launches", emits=[], retry={"attempts": 3, "backoff": FIXED})
+async def launches(input: Any, ctx: Context) -> Any:
+    note(input, "attempt")
+    first = ctx.enqueue(child, 4, priority=2)
+    run = ctx.start(echo, "hi", tags={"by": "launches"})
+    await ctx.wait.time("1h")
+    second = ctx.enqueue("runner-child", 5, delay="1h")
+    if count(input, "attempt") < 3:
+        raise LookupError("once more")
+    return [first, run, second]
+
+
+@job(queue="runner-launch", retry={"attempts": 2, "backoff": FIXED})
+async def launch(input: Any, ctx: Context) -> Any:
+    ids = [ctx.enqueue("runner-child", 6, key="six"), ctx.start("echo", "from a job")]
+    if ctx.attempt == 1:
+        raise LookupError("once more")
+    return ids
+
+
+@flow("bad-launch", emits=[])
+async def bad_launch(input: Any, ctx: Context) -> Any:
+    return ctx.start("ecko", 1)
+
+
 HANDLERS: list[Callable[..., Any]] = [
     *(
         echo,
@@ -287,5 +312,5 @@ HANDLERS: list[Callable[..., Any]] = [
         undeclared,
     ),
     *(live, state, reads, once, call_fails, naps, hears, gives_up, asks, joins, races, two_sites, hangs, runs_long),
-    *(child, parent),
+    *(child, parent, launches, launch, bad_launch),
 ]

@@ -15,6 +15,7 @@ from ...ports.store import Store
 from ...ports.unit import (
     Claim,
     ClaimBatch,
+    ClaimFilter,
     ClaimRequest,
     NewEvent,
     NewJob,
@@ -72,11 +73,16 @@ def wait(id: str, run: str, **fields: Any) -> NewWait:
 
 
 def claim_request(
-    *queues: str, limit: int = 10, lease: Duration = LEASE, worker: str = "w1", **fields: Any
+    *queues: str,
+    limit: int = 10,
+    lease: Duration = LEASE,
+    worker: str = "w1",
+    only: ClaimFilter | None = None,
+    **fields: Any,
 ) -> ClaimRequest:
     """Build a request for jobs of some queues."""
     demands = tuple(QueueDemand(queue, limit, **fields) for queue in queues or (QUEUE,))
-    return ClaimRequest(demands, to_ms(lease), worker)
+    return ClaimRequest(demands, to_ms(lease), worker, only=only)
 
 
 async def apply(store: Store, unit: Unit) -> Receipt:

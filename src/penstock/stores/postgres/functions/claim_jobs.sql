@@ -48,6 +48,7 @@ DECLARE
   keys text[];
   dues bigint[];
   ends bigint;
+  allowed bigint[];  -- null: any job
 BEGIN
   taken := '{}';
   drained := '{}';
@@ -80,6 +81,13 @@ BEGIN
       first_lease[i] := (SELECT min(j.lease) FROM penstock.jobs AS j WHERE j.queue = q.queue AND j.state = 2);
     END IF;
     next_due := least(next_due, first_due[i], first_lease[i]);
+    allowed := NULL;
+    IF request.only_runs IS NOT NULL AND q.queue <> 'penstock-events' THEN
+      allowed := ARRAY(
+        SELECT o.pk FROM unnest(request.only_runs) AS x (run)
+        JOIN penstock.jobs AS o ON o.id > x.run || '.' AND o.id < x.run || '/' AND o.run = x.run AND o.state = 0
+        UNION ALL SELECT o.pk FROM penstock.jobs AS o WHERE o.id = ANY (request.only_jobs) AND o.state = 0);
+    END IF;
     room := CASE WHEN held_until[i] IS NULL THEN least(q.wanted, request.wanted - cardinality(taken)) ELSE 0 END;
     IF q.max_active IS NOT NULL THEN
       room := least(room, q.max_active - (SELECT count(*) FROM penstock.jobs WHERE queue = q.queue AND state = 2));
@@ -99,7 +107,7 @@ BEGIN
         EXIT;
       END IF;
       -- A job whose run is closed or gone is cancelled, one whose run is paused is held.
-      IF q.rate_max IS NULL THEN
+      IF q.rate_max IS NULL AND allowed IS NULL THEN
         WITH picked AS (
           SELECT j.pk, j.run FROM penstock.jobs AS j WHERE j.queue = q.queue AND j.state = 0
           ORDER BY j.priority, j.pk LIMIT page FOR UPDATE SKIP LOCKED),
@@ -128,12 +136,13 @@ BEGIN
       INTO pks, next_states, keys, dues FROM (
         SELECT j.pk, j.rate_key, (CASE WHEN j.run IS NULL THEN 2 WHEN r.id IS NULL OR r.closed THEN 6
                                        WHEN r.paused THEN -1 ELSE 2 END)::smallint AS next_state
-        FROM (SELECT pk, run, rate_key, priority FROM penstock.jobs WHERE queue = q.queue AND state = 0
+        FROM (SELECT pk, run, rate_key, priority FROM penstock.jobs
+              WHERE queue = q.queue AND state = 0 AND (allowed IS NULL OR pk = ANY (allowed))
               ORDER BY priority, pk LIMIT page FOR UPDATE SKIP LOCKED) AS j
         LEFT JOIN penstock.runs AS r ON r.id = j.run
         ORDER BY j.priority, j.pk) AS x;
       IF pks IS NULL THEN
-        drained := drained || q.queue;
+        drained := CASE WHEN allowed IS NULL THEN drained || q.queue ELSE drained END;
         EXIT;
       END IF;
       FOR k IN 1..cardinality(pks) LOOP
@@ -142,8 +151,8 @@ BEGIN
           next_states[k] := 0;  -- it stays in line
           CONTINUE;
         END IF;
-        ends := penstock.use_rate(now, q.queue, CASE WHEN q.is_rate_per_key THEN coalesce(keys[k], '') ELSE '' END,
-                                  q.rate_max, q.rate_ms);
+        ends := CASE WHEN q.rate_max IS NOT NULL THEN penstock.use_rate(now, q.queue, CASE WHEN q.is_rate_per_key THEN coalesce(keys[k], '') ELSE '' END,
+                                  q.rate_max, q.rate_ms) END;
         IF ends IS NULL THEN
           room := room - 1;
         ELSE
@@ -166,7 +175,7 @@ BEGIN
       END IF;
       taken := taken || pks;
       IF cardinality(next_states) < page THEN
-        drained := CASE WHEN 0 = ANY (next_states) THEN drained ELSE drained || q.queue END;
+        drained := CASE WHEN 0 = ANY (next_states) OR allowed IS NOT NULL THEN drained ELSE drained || q.queue END;
         EXIT;
       END IF;
     END LOOP;

@@ -1,5 +1,5 @@
--- The arguments of a claim. ARGV[6]: number of queues; then lease in ms, worker, token prefix, total limit, and
--- six values per queue: name, limit, rate limit, its duration in ms, whether it is per key, and the maximum of active jobs.
+-- The arguments of a claim. ARGV[6]: number of queues; then lease in ms, worker, token prefix, total limit, the jobs that
+-- may be claimed ('': any, else lines of r:<run> and j:<job>), and six values per queue: name, limit, rate limit, its duration in ms, whether it is per key, and the maximum of active jobs.
 local queue_count = tonumber(ARGV[6])
 local next_due
 

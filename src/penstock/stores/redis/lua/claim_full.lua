@@ -114,6 +114,35 @@ local function next_job(base, room)
   return call('ZRANGE', base .. 'prioritized', 0, 0)[1], 'prioritized'
 end
 
+-- Return the jobs that a limited claim may take; nil if it may take any.
+local function list_candidates(queue)
+  if ARGV[11] == '' or queue == 'penstock-events' then return nil end
+  local found = {queue = queue, at = 0}
+  for kind, id in string.gmatch(ARGV[11], '(%a):([^\n]+)') do
+    if kind == 'j' then
+      found[#found + 1] = id
+    else
+      for _, job in ipairs(call('ZRANGE', NS .. 'run:' .. id .. ':jobs', 0, -1)) do found[#found + 1] = job end
+    end
+  end
+  return found
+end
+
+-- Return the next candidate that waits, moved to the front of its queue: BullMQ activates only the first job.
+local function next_candidate(base, candidates)
+  flush_writes()
+  while candidates.at < #candidates do
+    candidates.at = candidates.at + 1
+    local id = candidates[candidates.at]
+    if lookup_queue(id) == candidates.queue and not call('ZSCORE', base .. 'completed', id)
+      and not call('ZSCORE', base .. 'nq:leases', id)
+      and (call('ZREM', base .. 'prioritized', id) == 1 or call('LREM', base .. 'wait', -1, id) == 1) then
+      call('RPUSH', base .. 'wait', id)
+      return id
+    end
+  end
+end
+
 -- Return the run of a job: nil without one, false if the job must not run. Cancels jobs of a closed or deleted run, holds
 -- jobs of a paused one.
 local function check_run(base, id, set, name)
@@ -218,9 +247,10 @@ local function claim_queue(queue, base, demand, budget)
   for _ = 1, 5000 do
     local room = remaining_slots(base, demand)
     if limit_end or (budget and budget.room() <= 0) then return limit_end end
-    if room <= 0 and #next_ids > 0 then return end -- there are more
-    local id, set = next_job(base, room)
-    if not id then drained_queues[#drained_queues + 1] = queue end
+    if room <= 0 and (#next_ids > 0 or demand.candidates) then return end -- there are more
+    local id, set
+    if demand.candidates then id = next_candidate(base, demand.candidates) else id, set = next_job(base, room) end
+    if not id and not demand.candidates then drained_queues[#drained_queues + 1] = queue end
     if not id or room <= 0 or not claim_or_skip(queue, base, id, set, demand, budget) then return end
     next_ids[#next_ids] = nil
     if demand.is_reordered then next_ids, demand.is_reordered = {}, nil end
@@ -267,6 +297,7 @@ local function serve_queue(name, demand)
   demand.bullmq_max = is_server_clock and not demand.per_key and demand.max
   local budget = demand.max and not demand.bullmq_max and rate_budget(base, demand)
   demand.first_claim, demand.is_changed = #claims, demand.is_changed or budget
+  demand.candidates = list_candidates(name)
   note_due(claim_queue(name, base, demand, budget))
   flush_writes()
   if budget then
@@ -283,12 +314,12 @@ local function append_started()
   for _, row in ipairs(started_events) do append(row[1], row[2]) end
 end
 
-for i = 11, 10 + 6 * queue_count, 6 do
+for i = 12, 11 + 6 * queue_count, 6 do
   local version, old = version_of(queue_info(ARGV[i]))
   if old then return nil, 'NQVERSION ' .. ARGV[i] .. ' ' .. version end
   if is_server_clock then note_due(now + (version and 200 or 1000)) end -- other programs do not notify us of new jobs
 end
-for i = 11, 10 + 6 * queue_count, 6 do
+for i = 12, 11 + 6 * queue_count, 6 do
   if not total_limit or #claims < total_limit then
     serve_queue(ARGV[i], {limit = tonumber(ARGV[i + 1]), max = tonumber(ARGV[i + 2]), duration = tonumber(ARGV[i + 3]),
       per_key = ARGV[i + 4] == '1', active = tonumber(ARGV[i + 5])})

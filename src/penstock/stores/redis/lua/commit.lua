@@ -2,7 +2,7 @@
 -- functions are created only then. The reply is one flat list, because Redis sends every nested list with a write of its
 -- own. It starts with: topics of the commit, number of receipt values, now, next due time, topics of the claim, and
 -- queues without a due job.
-local reply, first = {'', 0, now, false, '', ''}, queue_count > 0 and 11 + 6 * queue_count or 7
+local reply, first = {'', 0, now, false, '', ''}, queue_count > 0 and 12 + 6 * queue_count or 7
 local drained_queues, refusal
 
 -- Write what is buffered and read queue settings again.

@@ -65,7 +65,8 @@ end
 -- Check the jobs of all queues. Returns the queues to serve, or nothing if one needs the full path.
 local function check_jobs(claimed, reply, drained_queues)
   local served, total_limit = {}, tonumber(ARGV[10])
-  for i = 11, 10 + 6 * queue_count, 6 do
+  if ARGV[11] ~= '' then return end
+  for i = 12, 11 + 6 * queue_count, 6 do
     local queue = queue_info(ARGV[i])
     local version, old = version_of(queue)
     local room = tonumber(ARGV[i + 1])

@@ -1,0 +1,31 @@
+"""The scope of a worker that works on some runs only: those runs, and what their handlers start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..ports.unit import ClaimFilter
+from .outcomes import Launch
+
+
+class WorkScope:
+    """The runs and jobs that a worker may claim. It grows while handlers start work."""
+
+    def __init__(self, runs: Iterable[str]) -> None:
+        self._own = tuple(runs)
+        self._runs: dict[str, None] = dict.fromkeys(self._own)
+        self._jobs: dict[str, None] = {}
+
+    @property
+    def filter(self) -> ClaimFilter:
+        return ClaimFilter(tuple(self._runs), tuple(self._jobs))
+
+    @property
+    def launched(self) -> ClaimFilter:
+        """What the handlers have started so far."""
+        return ClaimFilter(tuple(run for run in self._runs if run not in self._own), tuple(self._jobs))
+
+    def add(self, launches: Sequence[Launch]) -> None:
+        """Add what a handler started. Its attempt may still fail: then there is nothing to claim."""
+        for launch in launches:
+            (self._runs if launch.is_run else self._jobs)[launch.id] = None

@@ -39,11 +39,11 @@ async def app(outbox: Path) -> AsyncIterator[TestApp]:
 
 
 def letters(outbox: Path) -> list[str]:
-    return [line.partition(" | http")[0] for line in outbox.read_text("utf-8").splitlines()]
+    return [line.partition(" | /api")[0] for line in outbox.read_text("utf-8").splitlines()]
 
 
 def links(outbox: Path) -> list[str]:
-    return [line.rpartition(" | ")[2] for line in outbox.read_text("utf-8").splitlines() if " | http" in line]
+    return [line.rpartition(" | ")[2] for line in outbox.read_text("utf-8").splitlines() if " | /api" in line]
 
 
 async def test_a_small_order_needs_no_approval(app: TestApp, outbox: Path) -> None:

@@ -73,7 +73,10 @@ async def _has_launched_work(app: App, may_start: bool) -> bool:
         if row is not None and not row.closed:
             jobs += app._engines.of_run(row).job_ids(id, row.record)
     rows = [await app.store.job(id) for id in jobs]
-    return any(row is not None and row.state in (JobState.WAITING, JobState.ACTIVE) for row in rows)
+    served = app.registry.queues()  # a job in another queue is for another program
+    return any(
+        row is not None and row.queue in served and row.state in (JobState.WAITING, JobState.ACTIVE) for row in rows
+    )
 
 
 def resume_hint(flow: str, id: str, flags: str = "") -> str:

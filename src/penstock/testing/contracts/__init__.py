@@ -19,6 +19,7 @@ from .housekeeping import HousekeepingContract
 from .job_trees import JobTreesContract
 from .lease import LeaseContract
 from .limits import LimitsContract
+from .ordered_keys import OrderedKeysAdminContract, OrderedKeysContract
 from .outcomes import OutcomeContract
 from .queue_admin import QueueAdminContract
 from .refusals import RefusalContract
@@ -46,6 +47,8 @@ class StoreContract(
     RetentionContract,
     DedupeContract,
     QueueHoldContract,
+    OrderedKeysContract,
+    OrderedKeysAdminContract,
     LeaseContract,
     WaitsContract,
     SuspensionContract,
@@ -79,6 +82,8 @@ __all__ = [
     "JobTreesContract",
     "LeaseContract",
     "LimitsContract",
+    "OrderedKeysAdminContract",
+    "OrderedKeysContract",
     "OutcomeContract",
     "PausedRunContract",
     "ProfileContract",

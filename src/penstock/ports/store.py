@@ -270,7 +270,7 @@ class QueueAdmin(Protocol):
         ...
 
     async def drain(self, queue: str, *, delayed: bool = False) -> int:
-        """Delete the waiting (and delayed) plain jobs of a queue, and all that are held behind a job with the same order
+        """Delete the waiting (and delayed) plain jobs of a queue, and all that are held behind a job of the same order
         key. Return how many."""
         ...
 

@@ -76,10 +76,8 @@ PARTS: dict[str, tuple[tuple[Part, ...], ...]] = {
     "read": (PRELUDE, ("job_states", "read_jobs", "read_runs", "read_events", "read_state")),
     "admin": (
         PRELUDE,
-        (
-            "removeJob-2", "pause-7", "updateJobScheduler-12", "job_states", "order_keys", "delete_job", "children",
-            "housekeeping", "admin",
-        ),  # fmt: skip
+        ("removeJob-2", "pause-7", "updateJobScheduler-12", "job_states", "order_keys", "delete_job", "children"),
+        ("housekeeping", "admin"),
     ),
 }
 

@@ -19,7 +19,7 @@ from .housekeeping import HousekeepingContract
 from .job_trees import JobTreesContract
 from .lease import LeaseContract
 from .limits import LimitsContract
-from .ordered_keys import OrderedKeysAdminContract, OrderedKeysContract
+from .ordered_keys import OrderedKeysAdminContract, OrderedKeysContract, OrderedKeysFaultContract
 from .outcomes import OutcomeContract
 from .queue_admin import QueueAdminContract
 from .refusals import RefusalContract
@@ -49,6 +49,7 @@ class StoreContract(
     QueueHoldContract,
     OrderedKeysContract,
     OrderedKeysAdminContract,
+    OrderedKeysFaultContract,
     LeaseContract,
     WaitsContract,
     SuspensionContract,
@@ -84,6 +85,7 @@ __all__ = [
     "LimitsContract",
     "OrderedKeysAdminContract",
     "OrderedKeysContract",
+    "OrderedKeysFaultContract",
     "OutcomeContract",
     "PausedRunContract",
     "ProfileContract",

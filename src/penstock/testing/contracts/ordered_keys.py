@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
+
+import pytest
 
 from ...ports.store import Retention, Store
 from ...ports.unit import (
@@ -302,6 +305,110 @@ class OrderedKeysAdminContract(StoreUnderTest):
         await store.sweep(Retention(jobs_before=clock.now_ms()))
         assert [await state_of(store, id) for id in "abc"] == [None, "waiting", "held"]
         assert await _run_all(store) == ["b", "c"]
+
+
+class OrderedKeysFaultContract(StoreUnderTest):
+    """Any sequence of failures, delays, crashes and removals keeps the order."""
+
+    @pytest.mark.parametrize("seed", range(6))
+    async def test_random_faults_keep_the_order(self, store: Store, clock: FakeClock, seed: int) -> None:
+        await OrderedWorkload(store, clock, random.Random(seed)).run()
+
+
+class OrderedWorkload:
+    """Adds jobs of three keys, claims them, and ends or loses the claims at random."""
+
+    def __init__(self, store: Store, clock: FakeClock, rng: random.Random) -> None:
+        self._store, self._clock, self._rng = store, clock, rng
+        self._claims: list[Claim] = []
+        self._order: dict[str, list[str]] = {key: [] for key in "xyz"}
+        self._ended: set[str] = set()
+        self._unstarted_removed: set[str] = set()
+        self._count = 0
+        self._started: dict[str, list[str]] = {key: [] for key in "xyz"}
+
+    async def run(self, steps: int = 120) -> None:
+        """Do this many things, then complete what is left. Raise AssertionError if a job runs out of order."""
+        for _ in range(steps):
+            await self._step()
+        await self._finish()
+        assert self._started == self._expected()
+
+    def _expected(self) -> dict[str, list[str]]:
+        """Return the jobs in the order they were added, without those that were removed before they started."""
+        return {key: [id for id in ids if id not in self._unstarted_removed] for key, ids in self._order.items()}
+
+    async def _step(self) -> None:
+        """Do one thing."""
+        actions = (self._add, self._add, self._claim, self._claim, self._end, self._end, self._lose, self._remove)
+        await self._rng.choice(actions)()
+        self._clock.advance(f"{self._rng.randrange(400)}ms")
+
+    async def _finish(self) -> None:
+        """Complete all that is left, without faults."""
+        for _ in range(1000):
+            await self._claim()
+            while self._claims:
+                one = self._claims.pop()
+                await self._end_with(one, Completed())
+            if all(self._ended >= set(ids) for ids in self._order.values()):
+                return
+            self._clock.advance("1s")
+        raise AssertionError(f"some jobs never ended: {set().union(*self._order.values()) - self._ended}")
+
+    async def _add(self) -> None:
+        jobs = []
+        for _ in range(self._rng.randint(1, 3)):
+            key, self._count = self._rng.choice("xyz"), self._count + 1
+            due = self._clock.now_ms() + self._rng.choice((0, 0, 700)) if self._rng.random() < 0.5 else 0
+            jobs.append(_job(f"{key}{self._count}", key, due=due, priority=self._rng.choice((0, 0, 5))))
+            self._order[key].append(jobs[-1].id)
+        await add(self._store, *jobs)
+
+    async def _claim(self) -> None:
+        self._forget_expired()
+        for one in await claim(self._store, limit=self._rng.randint(1, 5), lease="2s"):
+            key = one.job[0]
+            assert not any(other.job[0] == key for other in self._claims), f"{one.job} runs beside {self._claims}"
+            if one.attempt == 1:
+                self._started[key].append(one.job)
+            before = self._order[key][: self._order[key].index(one.job)]
+            assert self._ended >= set(before), f"{one.job} has passed {set(before) - self._ended}"
+            self._claims.append(one)
+
+    def _forget_expired(self) -> None:
+        self._claims = [one for one in self._claims if one.at + 2000 > self._clock.now_ms()]
+
+    async def _end(self) -> None:
+        self._forget_expired()
+        if self._claims:
+            now = self._clock.now_ms()
+            outcomes: tuple[Outcome, ...] = (
+                Completed(), Completed(keep=KeepJobs(0)), Dead(ERROR), Cancelled("no"), RetryAt(now + 300, ERROR),
+                RetryAt(now, ERROR), Released(), Released(now + 500), Suspended(now + 200),
+            )  # fmt: skip
+            one = self._claims.pop(self._rng.randrange(len(self._claims)))
+            await self._end_with(one, self._rng.choice(outcomes))
+
+    async def _end_with(self, one: Claim, outcome: Outcome) -> None:
+        receipt = await apply(self._store, _end(one, outcome, key=one.job[0]))
+        if isinstance(receipt, Committed) and isinstance(outcome, Completed | Dead | Cancelled):
+            self._ended.add(one.job)
+
+    async def _lose(self) -> None:
+        """Let a worker die: nobody ends or renews its claim, and the lease expires."""
+        if self._claims and self._rng.random() < 0.4:
+            self._claims.pop(self._rng.randrange(len(self._claims)))
+            self._clock.advance("2s")
+
+    async def _remove(self) -> None:
+        open_ids = [id for ids in self._order.values() for id in ids if id not in self._ended]
+        if open_ids and self._rng.random() < 0.4:
+            id = self._rng.choice(open_ids)
+            if await self._store.remove(id):
+                self._ended.add(id)
+                if id not in self._started[id[0]]:
+                    self._unstarted_removed.add(id)
 
 
 def _job(id: str, key: str = KEY, **fields: Any) -> NewJob:

@@ -15,6 +15,7 @@ from penstock.core.errors import BadArgument, DefinitionError, RunError
 from penstock.handlers.module_contract import read_module
 from penstock.ports.unit import JobState
 from penstock.schedules.spec import BadSchedule
+from penstock.testing.until import until
 
 FAST = {"attempts": 3, "backoff": {"type": "fixed", "delay": "20ms", "jitter": False}}
 
@@ -242,6 +243,30 @@ async def test_jobs_of_a_transaction_keep_their_order(memory: Any, tmp_path: Any
             ids = [await a.enqueue("mail", n, order_key="ada", tx=connection) for n in range(3)]
         await a.outbox.drain(lambda: sqlite3.connect(path))
         assert [(await a.jobs.get(id)).waits_for for id in ids] == [None, ids[0], ids[1]]
+
+
+async def test_a_handler_enqueues_in_order(app: Any) -> None:
+    done: list[int] = []
+
+    @job(queue="split")
+    async def split(count: int, ctx: Any) -> None:
+        for n in range(count):
+            ctx.enqueue("part", n, order_key="ada")
+
+    @job(queue="part", retry=FAST)
+    async def part(n: int, ctx: Any) -> None:
+        if n == 1 and ctx.attempt < 3:
+            raise Retry("later")
+        done.append(n)
+
+    async with app(split, part) as a, a.workers.background():
+        await a.jobs.result(await a.enqueue("split", 4), timeout="20s")
+
+        async def all_done() -> bool:
+            return len(done) == 4
+
+        await until(all_done, 20)
+    assert done == [0, 1, 2, 3]
 
 
 async def test_a_sync_caller_can_order_jobs(tmp_path: Any, app_factory: Callable[..., Any]) -> None:

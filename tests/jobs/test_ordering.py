@@ -78,6 +78,31 @@ async def test_other_keys_are_not_held_up(app: Any) -> None:
     assert log.overlaps == 0
 
 
+async def test_two_apps_add_and_run_jobs_of_the_same_keys(shared: Any) -> None:
+    log = Log()
+
+    @job(queue="mail", order_key=lambda input: input[0])
+    async def send(input: list[Any]) -> None:
+        await log.run(input[0], tuple(input))
+
+    async with shared(send) as a, shared(send) as b, a.workers.background(), b.workers.background():
+        ids: list[str] = []
+
+        async def add(app: Any, name: str) -> None:
+            for n in range(40):
+                ids.append(await app.enqueue("mail", [f"k{n % 2}", name, n]))
+
+        await asyncio.gather(add(a, "a"), add(b, "b"))
+        for id in ids:
+            await a.jobs.result(id, timeout="20s")
+    assert log.overlaps == 0
+    for name in ("a", "b"):
+        for key in ("k0", "k1"):
+            mine = [n for of, by, n in log.done if (of, by) == (key, name)]
+            assert mine == sorted(mine)
+            assert len(mine) == 20
+
+
 @pytest.mark.parametrize("key", ["customer", lambda order: order.customer])
 async def test_the_key_is_a_path_or_a_function_of_the_typed_input(memory: Any, key: Any) -> None:
     @job(queue="mail", order_key=key)

@@ -2,14 +2,26 @@
 -- ends or removes a job of a key locks the key first: so two jobs never both become the first, and none is added behind a job
 -- that ends at the same time. A job that is retried gets a new pk, and goes to the end.
 
--- Locks keys, in one order. The queue's shared lock excludes lock_order_queue.
+-- Locks keys, in one order: the queue with a shared lock, then each key. A transaction with many keys locks the whole queue
+-- instead, because the server has room for some thousands of locks only.
 CREATE OR REPLACE FUNCTION penstock.lock_order_keys(orders penstock.order_ref[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  q record;
+  locked text[] := '{}';          -- queues that are locked as a whole
 BEGIN
-  PERFORM pg_advisory_xact_lock_shared(k.lock) FROM (
-    SELECT DISTINCT hashtextextended('penstock.order_queues ' || o.queue, 0) AS lock FROM unnest(orders) AS o ORDER BY 1) AS k;
+  FOR q IN
+    SELECT o.queue, count(DISTINCT o.key) AS keys, hashtextextended('penstock.order_queues ' || o.queue, 0) AS lock
+    FROM unnest(orders) AS o GROUP BY o.queue ORDER BY lock LOOP
+    IF q.keys > 100 THEN
+      PERFORM penstock.lock_order_queue(q.queue);
+      locked := locked || q.queue;
+    ELSE
+      PERFORM pg_advisory_xact_lock_shared(q.lock);
+    END IF;
+  END LOOP;
   PERFORM pg_advisory_xact_lock(k.lock) FROM (
     SELECT DISTINCT hashtextextended('penstock.order_keys ' || o.queue || ' ' || o.key, 0) AS lock
-    FROM unnest(orders) AS o ORDER BY 1) AS k;
+    FROM unnest(orders) AS o WHERE o.queue <> ALL (locked) ORDER BY 1) AS k;
 END $$;
 
 -- Locks all keys of a queue, however many there are.

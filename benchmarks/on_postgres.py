@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .scenarios import SWEEP, Contender, Metric, Part, Scenario
+from .scenarios import ORDERED, SWEEP, Contender, Metric, Part, Scenario
 
 _CONTENDERS = (
     Contender("penstock", "Penstock", "penstock_postgres.py"),
@@ -106,6 +106,7 @@ _SCENARIOS = (
         once=True,
     ),
     SWEEP,
+    ORDERED,
 )
 
 POSTGRES = Part("postgres", "Postgres", _CONTENDERS, _SCENARIOS)

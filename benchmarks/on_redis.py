@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .scenarios import SWEEP, Contender, Metric, Part, Scenario
+from .scenarios import ORDERED, SWEEP, Contender, Metric, Part, Scenario
 
 _CONTENDERS = (
     Contender("penstock", "Penstock", "penstock_redis.py"),
@@ -76,6 +76,7 @@ _SCENARIOS = (
         quick_n=60,
     ),
     SWEEP,
+    ORDERED,
 )
 
 REDIS = Part("redis", "Redis", _CONTENDERS, _SCENARIOS)

@@ -80,6 +80,22 @@ SWEEP = Scenario(
     once=True,
 )
 
+ORDERED = Scenario(
+    "ordered",
+    "no-op jobs over 100 order keys, beside the same jobs without keys",
+    ("penstock",),
+    (
+        Metric("plain_enqueue_per_s", "enqueued without keys", "/s"),
+        Metric("ordered_enqueue_per_s", "enqueued with keys", "/s"),
+        Metric("enqueue_percent", "of the rate without keys", "%"),
+        Metric("plain_drain_per_s", "completed without keys", "/s"),
+        Metric("ordered_drain_per_s", "completed with keys", "/s"),
+        Metric("drain_percent", "completed with keys, of the rate without", "%"),
+    ),
+    n=5000,
+    quick_n=500,
+)
+
 _CONTENDERS = (
     Contender("penstock", "Penstock", "penstock_sqlite.py"),
     Contender("huey", "Huey", "huey_sqlite.py", env="sqlite"),
@@ -225,6 +241,7 @@ _SCENARIOS = (
         once=True,
     ),
     SWEEP,
+    ORDERED,
 )
 
 SQLITE = Part("sqlite", "SQLite", _CONTENDERS, _SCENARIOS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import asyncpg
 from entry import Case, Metrics, latency, main
 from penstock_engine import Producer, about, drain_flows, rates, run_on_loop, work, work_flows
+from penstock_ordered import ordered
 from penstock_sweep import sweep
 from server_time import server_us
 from tally import Tally, jobs, pickup
@@ -222,6 +223,7 @@ main(
                 "churn": churn,
                 "size": size,
                 "sweep": sweep,
+                "ordered": ordered,
             }.items()
         },
     },

@@ -9,6 +9,7 @@ from typing import Any
 
 from entry import Case, Metrics, latency, main, send_report
 from penstock_engine import Producer, about, drain_flows, rates, run_on_loop, work, work_flows
+from penstock_ordered import ordered
 from penstock_sweep import sweep
 from redis_info import bytes_used, connect, cpu_us
 from tally import Tally, jobs
@@ -145,6 +146,7 @@ main(
         "flows3": run_on_loop(flows3),
         "spec": run_on_loop(spec),
         "sweep": run_on_loop(sweep),
+        "ordered": run_on_loop(ordered),
     },
     {"jobs": work_jobs, "jobs_serial": work_jobs, "flows3": run_on_loop(work_flows), "spec": run_on_loop(work_spec)},
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 import apsw
 from entry import Case, Metrics, idle_cpu, latency, main, pauses, send_report, throughput
+from penstock_ordered import ordered
 from penstock_sweep import sweep
 from penstock_waits import waiting, waiting_rows
 
@@ -302,6 +303,7 @@ main(
             "pickup_installed": pickup_installed,
             "grown": grown,
             "sweep": sweep,
+            "ordered": ordered,
             "waiting": waiting,
             "waiting_rows": lambda case: waiting_rows(case, Probe),
         }.items()

@@ -94,7 +94,7 @@ async def _work(app: TestApp) -> None:
     await app.jobs.enqueue("mail", {"to": "late"}, dedupe="ttl", dedupe_ttl="1h", delay="1m")
     failed = await app.jobs.enqueue("mail", {"to": "bad"})
     for _ in range(4):
-        await app.jobs.enqueue("kept")
+        await app.jobs.enqueue("kept", order_key="one")
     await app.run_tree(Node(book, children=[Node(book), Node(book, children=[Node(book)])]))
     await app.schedules.add("hourly", queue="book", every="1h", limit=2)
     await app.schedules.add("stays", queue="book", every="1000d")

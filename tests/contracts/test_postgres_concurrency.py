@@ -11,7 +11,7 @@ import pytest
 
 import postgres_server
 from penstock.ports.store import FeedItem
-from penstock.ports.unit import DELIVERIES, Committed, Conflict, JobState, Unit
+from penstock.ports.unit import DELIVERIES, Committed, Completed, Conflict, JobState, Unit
 from penstock.stores.postgres import PostgresStore
 from penstock.stores.postgres.commit import commit_units
 from penstock.stores.postgres.connection import connect
@@ -24,6 +24,7 @@ from penstock.testing.contracts.samples import (
     job,
     run,
     started,
+    state_of,
     unit,
     user_event,
     wait,
@@ -218,3 +219,66 @@ async def test_a_commit_is_repeated_after_a_deadlock(store: PostgresStore) -> No
     finally:
         await connection.close()
     assert isinstance(await removing, Committed)
+
+
+async def test_a_commit_with_many_order_keys_takes_few_locks() -> None:
+    store = PostgresStore(postgres_server.url())
+    await store.open()
+    await store.commit([unit(jobs=[job(f"j{n}", order_key=f"k{n}") for n in range(300)])])
+    (queue,) = await store.queues()
+    assert queue.counts["waiting"] == 300
+    connection = await connect(store.address)
+    try:
+        for keys, locks in ((3, 4), (300, 1)):
+            async with connection.transaction():
+                await connection.execute(
+                    f"SELECT {store._sql.schema}.lock_order_keys(ARRAY(SELECT (1, 'orders', 'k' || n)::"
+                    f"{store._sql.schema}.order_ref FROM generate_series(1, {keys}) AS n))"
+                )
+                taken = await connection.fetchval(
+                    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+                )
+                assert taken == locks
+    finally:
+        await connection.close()
+        await store.close()
+
+
+async def test_two_transactions_that_add_a_job_of_one_order_key_wait_for_each_other() -> None:
+    async with _two_writers() as (store, other):
+        await store.commit([unit(jobs=[job("x")])])
+        async with other.transaction():
+            await commit_units(other, store._sql, None, [unit(jobs=[job("a", order_key="k")])], None, set())
+            adding = asyncio.create_task(store.commit([unit(jobs=[job("b", order_key="k")])]))
+            await until(lambda: blocked(store))
+            assert not adding.done()
+        await adding
+        row = await store.job("b")
+        assert row is not None
+        assert (row.state, row.waits_for) == (JobState.HELD, "a")
+
+
+async def test_a_job_that_is_added_while_the_one_before_it_ends_is_released() -> None:
+    async with _two_writers() as (store, other):
+        await store.commit([unit(jobs=[job("a", order_key="k")])])
+        claim = await claim_one(store)
+        async with other.transaction():
+            end = unit(claim=claim, outcome=Completed(), order_key="k")
+            await commit_units(other, store._sql, None, [end], None, set())
+            adding = asyncio.create_task(store.commit([unit(jobs=[job("b", order_key="k")])]))
+            await until(lambda: blocked(store))
+        await adding
+        assert await state_of(store, "b") == "waiting"
+
+
+@asynccontextmanager
+async def _two_writers() -> AsyncIterator[tuple[PostgresStore, Any]]:
+    """Yield a store, and another connection to its database."""
+    store = PostgresStore(postgres_server.url())
+    await store.open()
+    connection = await connect(store.address)
+    try:
+        yield store, connection
+    finally:
+        await connection.close()
+        await store.close()

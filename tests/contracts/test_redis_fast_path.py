@@ -395,7 +395,7 @@ async def test_completed_steps_do_not_load_the_full_path(rewrite: Any) -> None:
         ),
         ("'nq:started', ARGV[at + 8]", "'nq:started', ARGV[at + 7]"),
         ("job_queues[job.id], unsaved_job_queues[job.id] = name, name", ""),
-        ("if not is_empty and call('EXISTS', base .. 'prioritized') == 1 then return end", ""),
+        ("if not is_empty and call('EXISTS', base .. 'prioritized', base .. 'nq:ordered') > 0 then return end", ""),
     ],
 )
 async def test_a_changed_fast_path_is_noticed(

@@ -115,6 +115,33 @@ async def test_an_older_schema_is_migrated_once(tmp_path: Path, monkeypatch: pyt
     assert (notes, jobs, version) == ([("migrated",)], [("kept",)], (schema.SCHEMA_VERSION,))
 
 
+def drop_order_keys(connection: apsw.Connection) -> None:
+    """Undo the migration to version 7."""
+    connection.execute("DROP INDEX jobs_ordered; ALTER TABLE jobs DROP COLUMN order_key")
+
+
+async def test_a_file_without_order_keys_is_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    store = SqliteStore(str(path))
+    await store.open()
+    await apply(store, unit(jobs=[job("a")]))
+    await store.close()
+    connection = apsw.Connection(str(path))
+    drop_order_keys(connection)
+    connection.close()
+    set_version(path, 6)
+    store = SqliteStore(str(path))
+    await store.open()
+    await apply(store, unit(jobs=[job(id, order_key="ada") for id in "bc"]))
+    rows = [await store.job(id) for id in "abc"]
+    assert [(row.state.value, row.waits_for) for row in rows if row] == [
+        ("waiting", None),
+        ("waiting", None),
+        ("held", "b"),
+    ]
+    await store.close()
+
+
 async def test_a_file_without_originals_of_events_is_migrated(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     store = SqliteStore(str(path))
@@ -123,6 +150,7 @@ async def test_a_file_without_originals_of_events_is_migrated(tmp_path: Path) ->
     await store.close()
     connection = apsw.Connection(str(path))
     connection.execute("ALTER TABLE events DROP COLUMN original")
+    drop_order_keys(connection)
     connection.close()
     set_version(path, 5)
     store = SqliteStore(str(path))
@@ -277,4 +305,5 @@ async def test_a_file_of_version_4_gets_the_indexes_of_retention(tmp_path: Path)
             for name in ("runs_closed", "jobs_ended", "rates_by_end", "dedupes_expiring"):
                 db.execute(f"DROP INDEX {name}")
             db.execute("ALTER TABLE events DROP COLUMN original")
+            drop_order_keys(db)
             db.execute("PRAGMA user_version = 4")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Context, RateLimited, job
-from penstock.ports.unit import JobState
+from penstock.ports.unit import ClaimRequest, Completed, JobState, QueueDemand, Unit
 from penstock.testing.until import until
 
 pytestmark = pytest.mark.xdist_group("interop")
@@ -70,6 +70,28 @@ async def test_we_apply_the_retention_of_node(node: Any, redis_url: str) -> None
         await node.wait_for_event("failed", bad)
         await _is_removed(app, bad)
         assert (await node.call("counts", queue=QUEUE))["failed"] == 0
+
+
+# Order keys
+
+
+async def test_a_job_that_node_ends_lets_the_next_of_its_key_follow(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[]) as app:
+        ids = await app.jobs.enqueue_many(QUEUE, [1, 2, 3], order_key="ada")
+        await node.call("work", queue=QUEUE)
+        await _done(app, ids[0])
+        assert [(await app.jobs.get(id)).state for id in ids[1:]] == ["held", "held"], "Node takes no held job"
+        request = ClaimRequest((QueueDemand(QUEUE, 1),), 30_000, "w1")
+
+        async def ask() -> bool:
+            """Claim as a worker does: Node or we take the job that this releases."""
+            for claim in (await app.store.claim(request)).claims:
+                end = Unit(f"end-{claim.job}", claim=claim, outcome=Completed(), order_key="ada")
+                await app.store.commit([end])
+            return (await app.jobs.get(ids[2])).state is JobState.COMPLETED
+
+        await until(ask, 30)
+        assert (await app.jobs.get(ids[1])).state is JobState.COMPLETED
 
 
 # Deduplication

@@ -264,3 +264,30 @@ async def test_the_grants_of_the_documentation_suffice(apps: Apps, url: str, con
         run = await app.start("shop", {"id": 2}, tx=customer.tx)
         await customer.commit()
         assert await app.result(run, timeout=TEST_TIMEOUT_S) == 2
+
+
+async def test_ordered_jobs_take_their_place_when_the_transaction_commits(apps: Apps, connect: Any) -> None:
+    async with apps(*HANDLERS) as app:
+        first, second = [await connect(Asyncpg, postgres()) for _ in range(2)]
+        await first.begin()
+        await second.begin()
+        late = [await app.enqueue("mail", n, order_key="ada", tx=first.tx) for n in range(2)]
+        early = await app.enqueue("mail", 2, order_key="ada", tx=second.tx)
+        direct = await app.enqueue("mail", 3, order_key="ada")  # an open transaction holds nobody up
+        await second.commit()
+        await first.commit()
+        waits = {id: (await app.jobs.get(id)).waits_for for id in (direct, early, *late)}
+        assert waits == {direct: None, early: direct, late[0]: early, late[1]: late[0]}
+
+
+async def test_ordered_jobs_of_concurrent_transactions_make_one_line(apps: Apps, connect: Any) -> None:
+    async with apps(*HANDLERS) as app:
+        customers = [await connect(Asyncpg, postgres()) for _ in range(8)]
+        ids: list[str] = []
+        for customer in customers:
+            await customer.begin()
+            ids.append(await app.enqueue("mail", 1, order_key="ada", tx=customer.tx))
+        await asyncio.gather(*(customer.commit() for customer in customers))
+        waits = [(await app.jobs.get(id)).waits_for for id in ids]
+        assert waits.count(None) == 1
+        assert len(set(waits)) == 8

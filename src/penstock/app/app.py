@@ -317,6 +317,7 @@ class App:
         dedupe_ttl: Duration | None = None,
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
+        order_key: str | None = None,
         tx: Any = None,
     ) -> str:
         """Enqueue a job and return its id. Short for `app.jobs.enqueue`.
@@ -335,6 +336,7 @@ class App:
             dedupe_ttl: How long the dedupe key is held. Default: until the job has ended.
             keep_completed: What stays of the job when it completes: True, False, a number of jobs or an age.
             keep_failed: The same for a job that failed.
+            order_key: Jobs of the queue with the same key run one at a time, in the order in which they were committed.
             tx: A connection or session of your own; the job is added when its transaction commits.
         """
         return await self.jobs.enqueue(
@@ -351,6 +353,7 @@ class App:
             dedupe_ttl=dedupe_ttl,
             keep_completed=keep_completed,
             keep_failed=keep_failed,
+            order_key=order_key,
             tx=tx,
         )
 

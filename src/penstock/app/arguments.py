@@ -12,10 +12,8 @@ from ..context.sync_context import SyncContext
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument
 from ..core.near_match import did_you_mean
+from ..core.options import check_key
 from ..ports.unit import Dedupe
-
-MAX_KEY_CHARS = 200
-
 
 NoInput = (
     Callable[[], Any]
@@ -86,8 +84,7 @@ def build_dedupe(key: Any, ttl: Duration | None) -> Dedupe | None:
         if ttl is not None:
             raise BadArgument(f"dedupe_ttl={ttl!r} requires dedupe=")
         return None
-    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS or not key.isprintable():
-        raise BadArgument(f"dedupe must be a string of 1 to {MAX_KEY_CHARS} printable characters, got {_shorten(key)}")
+    check_key(key, "dedupe")
     if ttl is not None and to_ms(ttl) < 1:
         raise BadArgument(
             f'dedupe_ttl must be a duration longer than 0, such as "1m", got {ttl!r}; omit it to deduplicate until '

@@ -14,6 +14,7 @@ from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.arguments import check_text, resolve_due
 from ..core.errors import BadArgument, PenstockError
+from ..core.options import check_key
 from ..core.retry import RetryOption, RetryPolicy
 from ..handlers.options import KeepOption, read_keep
 from ..jobs.engine import JobOptions
@@ -51,6 +52,7 @@ class JobEnqueuer:
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
         dedupe: Dedupe | None = None,
+        order_key: str | None = None,
     ) -> list[str]:
         """Enqueue a job for each input and return the ids in order.
 
@@ -62,6 +64,7 @@ class JobEnqueuer:
             RetryPolicy.parse(retry) if retry is not None else None,
             keep_completed=read_keep(keep_completed, "keep_completed") if keep_completed is not None else None,
             keep_failed=read_keep(keep_failed, "keep_failed") if keep_failed is not None else None,
+            order_key=check_key(order_key, "order_key") if order_key is not None else None,
         )
         make = partial(
             self.build, name=name, key=key, default_key=default_key, due=due, priority=priority, dedupe=dedupe
@@ -123,6 +126,11 @@ class JobEnqueuer:
             due=resolve_due(node.delay, None, self._runtime.clock),
             priority=node.priority,
         )
+        if job.order_key is not None:
+            raise BadArgument(
+                f"job {job.name!r} of queue {queue!r} has an order_key and cannot be part of a job tree; enqueue it "
+                "alone, or use a handler without order_key"
+            )
         jobs.append(msgspec.structs.replace(job, waits_for_children=bool(node.children), parent=parent))
         children = [
             self._plan(child, f"{job.id}-c{n}", Parent(job.id, queue, OnFailure(child.on_failure)), correlation, jobs)

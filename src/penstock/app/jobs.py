@@ -54,6 +54,7 @@ class Jobs:
         dedupe_ttl: Duration | None = None,
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
+        order_key: str | None = None,
         tx: Any = None,
     ) -> str:
         """Enqueue a job and return its id.
@@ -72,6 +73,7 @@ class Jobs:
             dedupe_ttl: How long the dedupe key is held. Default: until the job has ended.
             keep_completed: What stays of the job when it completes: True, False, a number of jobs or an age.
             keep_failed: The same for a job that failed.
+            order_key: Jobs of the queue with the same key run one at a time, in the order in which they were committed.
             tx: A connection or session of your own; the job is added when its transaction commits.
         """
         if tx is not None and dedupe is not None:
@@ -92,6 +94,7 @@ class Jobs:
                 keep_completed=keep_completed,
                 keep_failed=keep_failed,
                 dedupe=build_dedupe(dedupe, dedupe_ttl),
+                order_key=order_key,
             )
         return ids[0]
 
@@ -106,6 +109,7 @@ class Jobs:
         retry: RetryOption | None = None,
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
+        order_key: str | None = None,
         tx: Any = None,
     ) -> list[str]:
         """Enqueue many jobs, a few hundred per commit, and return their ids in order.
@@ -119,6 +123,7 @@ class Jobs:
             retry: Retry policy of these jobs instead of the handler's.
             keep_completed: What stays of each job when it completes.
             keep_failed: The same for jobs that failed.
+            order_key: Key of all these jobs: they run one at a time, in order.
             tx: A connection or session of your own; all or none of the jobs are added when its transaction commits.
         """
         async with self._app._transactions.writers(tx) as writers:
@@ -131,6 +136,7 @@ class Jobs:
                 retry=retry,
                 keep_completed=keep_completed,
                 keep_failed=keep_failed,
+                order_key=order_key,
             )
 
     async def enqueue_tree(self, tree: Node | Mapping[str, Any], *, correlation_id: str | None = None) -> JobTree:
@@ -190,6 +196,7 @@ class Jobs:
 
     async def retry(self, id: str) -> bool:
         """Put a failed or cancelled job back into its queue and remove its dead letter. Return False if it is neither.
+        A job with an order key goes to the end of its key.
 
         Steps of runs are retried with `app.runs.retry`.
 
@@ -208,6 +215,11 @@ class Jobs:
             id: The job's id.
         """
         row = await self._row(id)
+        if row.waits_for is not None:
+            raise RunError(
+                f"job {id!r} is held behind job {row.waits_for!r}, which has the same order key {row.order_key!r}, and "
+                "cannot be promoted; promote or remove that job, or enqueue without order_key"
+            )
         return not await self._is_suspended(row) and await self._store.promote(id)
 
     async def remove(self, id: str) -> bool:

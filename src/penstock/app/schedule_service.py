@@ -40,7 +40,7 @@ from ..telemetry.instrumentation import ScheduleSlot
 from .enqueuer import JobEnqueuer
 
 log = logging.getLogger("penstock.scheduler")
-_OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED)
+_OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
 
 
 class ScheduleService:
@@ -97,6 +97,8 @@ class ScheduleService:
         """Raise now what would fail when a slot fires."""
         if (target.flow is None) == (target.queue is None):
             raise BadSchedule("a schedule requires either flow= or queue=, not both")
+        if target.flow is not None and target.order_key is not None:
+            raise BadSchedule("order_key= only applies to queue=, not to flow=; the runs of a flow have no order")
         data = pack(target.input, "the input of a schedule")
         if target.flow is not None:
             self._registry().flow(target.flow).definition.entry.handler.check_input(unpack(data))
@@ -206,8 +208,9 @@ class ScheduleService:
 
     def _job(self, target: Target, id: str | None) -> Any:
         assert target.queue is not None
+        options = JobOptions(order_key=target.order_key)
         return self._enqueuer.build(
-            target.queue, target.input, JobOptions(), name=target.name, key=id, priority=target.priority
+            target.queue, target.input, options, name=target.name, key=id, priority=target.priority
         )
 
     def _build_replaced(self, target: Target, job: str) -> NewEvent:

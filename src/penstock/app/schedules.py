@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.durations import Duration
 from ..core.ids import check_name
-from ..core.options import check_priority
+from ..core.options import check_key, check_priority
 from ..schedules.spec import CatchUp, Overlap, Target, make_spec
 from .schedule_service import ScheduleService
 from .views import ScheduleView, schedule_view
@@ -42,6 +42,7 @@ class Schedules:
         overlap: Overlap = "allow",
         catch_up: CatchUp = "one",
         priority: int | None = None,
+        order_key: str | None = None,
     ) -> ScheduleView:
         """Create or replace a schedule. Give `flow` or `queue`, and one of `every`, `cron` and `at`.
 
@@ -61,6 +62,7 @@ class Schedules:
             overlap: If the last slot's work is still open: "allow", "skip" the slot, "queue" it, or "replace" the work.
             catch_up: Slots missed while no worker ran: fire "one", "all" or "none" of them.
             priority: Of what it starts; lower runs first.
+            order_key: Of the jobs it enqueues; see `app.jobs.enqueue`.
         """
         target = Target(
             self._app._transactions.direct.runs.resolve(flow).name if flow is not None else None,
@@ -68,6 +70,7 @@ class Schedules:
             name,
             input,
             check_priority(priority) if priority is not None else None,
+            check_key(order_key, "order_key") if order_key is not None else None,
         )
         spec = make_spec(
             every=every, cron=cron, tz=tz, at=at, start=start, end=end, limit=limit, overlap=overlap, catch_up=catch_up

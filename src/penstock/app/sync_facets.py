@@ -306,6 +306,7 @@ class SyncJobs:
         dedupe_ttl: Duration | None = None,
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
+        order_key: str | None = None,
         tx: Any = None,
     ) -> str:
         """Enqueue a job and return its id.
@@ -324,6 +325,7 @@ class SyncJobs:
             dedupe_ttl: How long the dedupe key is held. Default: until the job has ended.
             keep_completed: What stays of the job when it completes: True, False, a number of jobs or an age.
             keep_failed: The same for a job that failed.
+            order_key: Jobs of the queue with the same key run one at a time, in the order in which they were committed.
             tx: A connection or session of your own; the job is added when its transaction commits.
         """
         with self._portal.transaction(tx) as sink:
@@ -342,6 +344,7 @@ class SyncJobs:
                     dedupe_ttl=dedupe_ttl,
                     keep_completed=keep_completed,
                     keep_failed=keep_failed,
+                    order_key=order_key,
                     tx=sink,
                 )
             )
@@ -357,6 +360,7 @@ class SyncJobs:
         retry: RetryOption | None = None,
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
+        order_key: str | None = None,
         tx: Any = None,
     ) -> list[str]:
         """Enqueue many jobs, a few hundred per commit, and return their ids in order.
@@ -370,6 +374,7 @@ class SyncJobs:
             retry: Retry policy of these jobs instead of the handler's.
             keep_completed: What stays of each job when it completes.
             keep_failed: The same for jobs that failed.
+            order_key: Key of all these jobs: they run one at a time, in order.
             tx: A connection or session of your own; all or none of the jobs are added when its transaction commits.
         """
         with self._portal.transaction(tx) as sink:
@@ -383,6 +388,7 @@ class SyncJobs:
                     retry=retry,
                     keep_completed=keep_completed,
                     keep_failed=keep_failed,
+                    order_key=order_key,
                     tx=sink,
                 )
             )
@@ -431,6 +437,7 @@ class SyncJobs:
 
     def retry(self, id: str) -> bool:
         """Put a failed or cancelled job back into its queue and remove its dead letter. Return False if it is neither.
+        A job with an order key goes to the end of its key.
 
         Steps of runs are retried with `app.runs.retry`.
 
@@ -622,6 +629,7 @@ class SyncSchedules:
         overlap: Overlap = "allow",
         catch_up: CatchUp = "one",
         priority: int | None = None,
+        order_key: str | None = None,
     ) -> ScheduleView:
         """Create or replace a schedule. Give `flow` or `queue`, and one of `every`, `cron` and `at`.
 
@@ -641,6 +649,7 @@ class SyncSchedules:
             overlap: If the last slot's work is still open: "allow", "skip" the slot, "queue" it, or "replace" the work.
             catch_up: Slots missed while no worker ran: fire "one", "all" or "none" of them.
             priority: Of what it starts; lower runs first.
+            order_key: Of the jobs it enqueues; see `app.jobs.enqueue`.
         """
         return self._portal.call(
             self._facet.add(
@@ -659,6 +668,7 @@ class SyncSchedules:
                 overlap=overlap,
                 catch_up=catch_up,
                 priority=priority,
+                order_key=order_key,
             )
         )
 
@@ -1017,6 +1027,7 @@ class SyncShortcuts:
         dedupe_ttl: Duration | None = None,
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
+        order_key: str | None = None,
         tx: Any = None,
     ) -> str:
         """Enqueue a job and return its id. Short for `app.jobs.enqueue`.
@@ -1035,6 +1046,7 @@ class SyncShortcuts:
             dedupe_ttl: How long the dedupe key is held. Default: until the job has ended.
             keep_completed: What stays of the job when it completes: True, False, a number of jobs or an age.
             keep_failed: The same for a job that failed.
+            order_key: Jobs of the queue with the same key run one at a time, in the order in which they were committed.
             tx: A connection or session of your own; the job is added when its transaction commits.
         """
         with self._portal.transaction(tx) as sink:
@@ -1053,6 +1065,7 @@ class SyncShortcuts:
                     dedupe_ttl=dedupe_ttl,
                     keep_completed=keep_completed,
                     keep_failed=keep_failed,
+                    order_key=order_key,
                     tx=sink,
                 )
             )

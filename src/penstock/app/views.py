@@ -58,6 +58,8 @@ class JobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     error: Any = None
     run: str | None = None  # the run it belongs to, if it is a step
     parent: str | None = None  # the job that waits for it
+    order_key: str | None = None
+    waits_for: str | None = None  # the job before it with the same order key, if it is held
 
 
 class ChildView(msgspec.Struct, frozen=True):
@@ -89,6 +91,7 @@ class ScheduleView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     overlap: str = "allow"
     catch_up: str = "one"
     priority: int | None = None
+    order_key: str | None = None
     origin: str | None = None  # "code" if a decorator or a worker file declares it
     paused: bool = False
     fired: int = 0
@@ -131,6 +134,8 @@ def job_view(row: JobRow) -> JobView:
         error=_value(row.error),
         run=row.run,
         parent=row.parent,
+        order_key=row.order_key,
+        waits_for=row.waits_for,
     )
 
 
@@ -153,6 +158,7 @@ def schedule_view(row: ScheduleRow) -> ScheduleView:
         overlap=spec.overlap,
         catch_up=spec.catch_up,
         priority=target.priority,
+        order_key=target.order_key,
         origin=spec.origin,
         paused=row.paused,
         fired=row.fired,

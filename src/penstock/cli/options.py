@@ -12,6 +12,7 @@ _COMMON = Group("Common options", sort_key=90)
 _RUN = Group("Run options", sort_key=10)
 KEY_HELP = "Idempotency key; becomes the new run's id. The same key starts only one run."
 PRIORITY_HELP = "Lower numbers go first."
+ORDER_KEY_HELP = "Jobs with the same order key run one at a time, in order."
 DELAY_HELP = "Start after this time: 30s, 1h30m."
 
 

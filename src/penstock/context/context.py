@@ -217,6 +217,7 @@ class Context:
         priority: int | None = None,
         retry: RetryOption | None = None,
         correlation_id: str | None = None,
+        order_key: str | None = None,
     ) -> LaunchedId:
         """Enqueue a job and return its id. The job is added once, when this attempt commits; nothing waits for it.
 
@@ -231,9 +232,10 @@ class Context:
             priority: Lower runs first. Default 0, or what the handler declares.
             retry: Retry policy of this job instead of the handler's.
             correlation_id: Stored with the job and its events. Default: the one of this run or job.
+            order_key: Jobs of the queue with the same key run one at a time, in the order in which they were committed.
         """
         self._channel.check()
-        launch = JobLaunch(queue, input, key, name, delay, at, priority, retry, correlation_id)
+        launch = JobLaunch(queue, input, key, name, delay, at, priority, retry, correlation_id, order_key)
         return LaunchedId(self._channel.launch(launch))
 
     def start(

@@ -24,6 +24,7 @@ class JobLaunch(msgspec.Struct, frozen=True):
     priority: int | None = None
     retry: RetryOption | None = None
     correlation_id: str | None = None
+    order_key: str | None = None
 
 
 class RunLaunch(msgspec.Struct, frozen=True):

@@ -69,6 +69,7 @@ class SyncContext:
         priority: int | None = None,
         retry: RetryOption | None = None,
         correlation_id: str | None = None,
+        order_key: str | None = None,
     ) -> str:
         """Enqueue a job and return its id. The job is added once, when this attempt commits; nothing waits for it.
 
@@ -83,6 +84,7 @@ class SyncContext:
             priority: Lower runs first. Default 0, or what the handler declares.
             retry: Retry policy of this job instead of the handler's.
             correlation_id: Stored with the job and its events. Default: the one of this run or job.
+            order_key: Jobs of the queue with the same key run one at a time, in the order in which they were committed.
         """
         return self._inner.enqueue(
             queue,
@@ -94,6 +96,7 @@ class SyncContext:
             priority=priority,
             retry=retry,
             correlation_id=correlation_id,
+            order_key=order_key,
         )
 
     def start(

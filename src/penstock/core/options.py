@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from .durations import MAX_DURATION_MS, MAX_DURATION_TEXT, to_ms
-from .errors import BadDuration, DefinitionError, PayloadError
+from .errors import BadArgument, BadDuration, DefinitionError, PayloadError
 from .near_match import did_you_mean
 
 MAX_PRIORITY = 2_097_151
+MAX_KEY_CHARS = 200
 S = TypeVar("S", bound=msgspec.Struct)
 DELAY_META = msgspec.Meta(
     ge=0,
@@ -43,6 +44,14 @@ def check_priority(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_PRIORITY:
         raise BadPriority(f"priority must be a whole number from 0 (first) to {MAX_PRIORITY:,}, got {value!r}")
     return value
+
+
+def check_key(value: Any, name: str) -> str:
+    """Return a key that groups jobs of a queue, or raise BadArgument with the option's name."""
+    if isinstance(value, str) and 0 < len(value) <= MAX_KEY_CHARS and value.isprintable():
+        return value
+    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}…"
+    raise BadArgument(f"{name} must be a string of 1 to {MAX_KEY_CHARS} printable characters, got {shown}")
 
 
 def rename_keys(

@@ -19,7 +19,7 @@ from ..core.schemas import Schema, UnknownFields
 from ..durable.declared_waits import Await
 from ..schedules.declared import DeclaredSchedule, ScheduleConfig, read_schedule
 from .handler import DEFINITIONS_ATTRIBUTE, Handler, JobDefinition, make_handler
-from .options import IdempotencyKey, KeepOption, RateKeyOption, RateOption, check_options, read_kinds
+from .options import IdempotencyKey, KeepOption, OrderKeyOption, RateKeyOption, RateOption, check_options, read_kinds
 from .subscriptions import Subscription, When, read_start_on, read_subscriptions
 from .trigger_table import Mode
 
@@ -272,6 +272,7 @@ def job(
     max_active: int | None = None,
     rate_limit: RateOption | None = None,
     rate_key: RateKeyOption | None = None,
+    order_key: OrderKeyOption | None = None,
     dead_letters: bool = True,
     dead_letter_queue: str | None = None,
     keep_completed: KeepOption | None = None,
@@ -295,6 +296,7 @@ def job(
         max_active: Maximum number of attempts all workers run at the same time.
         rate_limit: Maximum number of starts per duration: `"100/1m"`, or `{"max": 100, "duration": "1m"}`.
         rate_key: Apply the rate limit to each value of this key: a dotted path into the input, or a function of it.
+        order_key: Run jobs with the same key one at a time, in order: a path into the input, or a function of it.
         dead_letters: Whether a final failure makes a dead letter.
         dead_letter_queue: The queue of its dead letters; by default `<queue>-dlq`.
         keep_completed: How many completed jobs to keep, or for how long: `1000`, `"1d"` or `{"count": 9, "age": "1d"}`.

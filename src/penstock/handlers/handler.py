@@ -15,6 +15,7 @@ from ..context.context import Context
 from ..context.sync_context import SyncContext
 from ..core.errors import BadArgument, DefinitionError, SchemaViolation
 from ..core.ids import BadId, check_name, digest
+from ..core.options import check_key
 from ..core.payload import to_plain
 from ..core.retry import RetryPolicy
 from ..core.schemas import UnknownFields, Validator, make_validator, needs_validation
@@ -25,10 +26,11 @@ from .fingerprint import compute_fingerprint
 from .options import (
     HandlerOptions,
     IdempotencyKey,
+    OrderKeyOption,
     RateKeyOption,
     read_keep,
     read_key,
-    read_rate_key,
+    read_key_of_input,
     read_rate_limit,
 )
 
@@ -53,6 +55,7 @@ class Handler:
     max_active: int | None = None
     rate: RateLimit | None = None
     rate_key: RateKeyOption | None = None
+    order_key: OrderKeyOption | None = None
     dead_letters: bool = True
     dead_letter_queue: str | None = None
     keep_completed: KeepJobs | None = None
@@ -176,10 +179,30 @@ class Handler:
                 return _rate_key_text(self.rate_key(self.check_input(payload)))
             except SchemaViolation:
                 return None  # the attempt fails with it
-        value = payload
-        for part in self.rate_key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return _rate_key_text(value)
+        return _rate_key_text(_value_at(payload, self.rate_key))
+
+    def make_order_key(self, payload: Any) -> str | None:
+        """Return the order key of an input, made like the rate key. Raise BadArgument if the input has none: the job
+        would run out of order."""
+        if self.order_key is None:
+            return None
+        if not callable(self.order_key):
+            value = _value_at(payload, self.order_key)
+            if isinstance(value, bool) or not isinstance(value, str | int):
+                raise BadArgument(
+                    f"the value at {self.order_key!r}, the order_key of {self.name} ({self.where}), must be a string "
+                    f"or a whole number, got {value!r}"
+                )
+            return check_key(str(value), "order_key")
+        typed = self.check_input(payload)
+        try:
+            found = self.order_key(typed)
+        except Exception as problem:
+            raise BadArgument(
+                f"the order_key function of {self.name} ({self.where}) failed for this input: "
+                f"{type(problem).__name__}: {problem}"
+            ) from problem
+        return None if found is None else check_key(found, "order_key")
 
     def with_queue(self, queue: str) -> Handler:
         """Return the handler on a queue, unless it has its own."""
@@ -202,6 +225,14 @@ def _is_json(text: str) -> bool:
     except msgspec.DecodeError:
         return False
     return True
+
+
+def _value_at(payload: Any, path: str) -> Any:
+    """Return the value at a dotted path of an input, None if there is none."""
+    value = payload
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _read_signature(
@@ -249,7 +280,8 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
             concurrency=read.concurrency,
             max_active=read.max_active,
             rate=read_rate_limit(read.rate_limit, read.rate_key),
-            rate_key=read_rate_key(read.rate_key),
+            rate_key=read_key_of_input(read.rate_key, "rate_key"),
+            order_key=read_key_of_input(read.order_key, "order_key"),
             dead_letters=read.dead_letters and retry.on_fail == "dlq",
             dead_letter_queue=read.dead_letter_queue,
             keep_completed=read_keep(read.keep_completed, "keep_completed"),

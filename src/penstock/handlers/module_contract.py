@@ -64,6 +64,7 @@ class ModuleConfig(msgspec.Struct):
     max_active: Any = None
     rate_limit: Any = None
     rate_key: Any = None
+    order_key: Any = None
     retry: Any = None
     timeout: Any = None
     timeout_ms: Annotated[float, DELAY_META] | None = None
@@ -90,6 +91,10 @@ def read_module(
     schedule = read_schedule(_read_schedule_config(read, file), handler)
     if read.flow is None and read.step is None and read.subscriptions is None and read.triggers is None:
         return JobDefinition(handler, any_name=True, schedule=schedule)
+    if read.order_key is not None:
+        raise DefinitionError(
+            "config.orderKey only applies to jobs outside a flow; the steps of a run have no order key", where=file
+        )
     for key in _RETENTION:
         if getattr(read, key) is not None:
             raise DefinitionError(

@@ -25,6 +25,8 @@ RateOption = RateLimit | str | Mapping[str, Any]
 """`"100/1m"`, or `{"max": 100, "duration": "1m"}`."""
 RateKeyOption = str | Callable[[Any], str]
 """A dotted path into the input, or a function of the input."""
+OrderKeyOption = str | Callable[[Any], str | None]
+"""A dotted path into the input, or a function of the input; None leaves the job without an order."""
 KeepOption = KeepJobs | Mapping[str, Any] | str | timedelta | int
 """`0` or `False` for none, `1000` for the newest thousand, `"1d"` for an age, a mapping for both, `True` for all."""
 
@@ -45,6 +47,7 @@ class HandlerOptions(msgspec.Struct, frozen=True):
     max_active: _Count | None = None
     rate_limit: Any = None
     rate_key: Any = None
+    order_key: Any = None
     dead_letters: bool = True
     dead_letter_queue: str | None = None
     keep_completed: Any = None
@@ -102,12 +105,12 @@ def read_rate_limit(limit: Any, key: Any) -> RateLimit | None:
     return RateLimit(rate.max, int(duration_ms), per_key=key is not None)
 
 
-def read_rate_key(value: Any) -> RateKeyOption | None:
-    """Read `rate_key`: a path, or a plain function."""
+def read_key_of_input(value: Any, name: str) -> Any:
+    """Read `rate_key` or `order_key`: a path, or a plain function."""
     if value is None or isinstance(value, str) or _is_plain_function(value):
-        return value  # type: ignore[no-any-return]
+        return value
     raise DefinitionError(
-        'rate_key must be a path in the input such as "customer.id", or a plain function of the input, got '
+        f'{name} must be a path in the input such as "customer.id", or a plain function of the input, got '
         f"{_show(value)}"
     )
 

@@ -60,6 +60,7 @@ class JobOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     parent: Parent | None = None
     keep_completed: KeepJobs | None = None
     keep_failed: KeepJobs | None = None
+    order_key: str | None = None
 
 
 _decode_options = msgspec.json.Decoder(JobOptions).decode
@@ -155,6 +156,7 @@ def new_job(
         added=NewEvent(stream, added),
         dedupe=dedupe,
         published=published,
+        order_key=options.order_key,
     )
 
 
@@ -273,6 +275,7 @@ class JobWork:
             progress=output.progress,
             parent=self._options.parent.id if self._options.parent is not None else None,
             children_settled=not self.has_children,
+            order_key=self._options.order_key,
             logs=output.logs,
         )
         return CommitRequest(lambda _v, _r: unit, outlasts_outage=True)

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from ..commit.runtime import Runtime
 from ..core.errors import ConfigError
 from ..core.ids import check_job_id, check_name, uuid7
@@ -52,7 +54,7 @@ class JobBuilder:
         dedupe: Dedupe | None = None,
         parent: str | None = None,
     ) -> NewJob:
-        """Build one validated job, with the key, delay, priority and rate key its handler declares.
+        """Build one validated job, with the key, delay, priority, rate key and order key its handler declares.
 
         Its id is `key`, or else the key its handler declares, or else `default_key`, or else a UUIDv7. `parent` is the
         run or job whose handler enqueues it.
@@ -67,6 +69,8 @@ class JobBuilder:
             handler.check_input(value)
             key = key if key is not None else handler.make_key(value)
             rate_key = handler.make_rate_key(value)
+            if handler.order_key is not None and options.order_key is None:
+                options = msgspec.structs.replace(options, order_key=handler.make_order_key(value))
             if not due and handler.delay_ms:
                 due = self._runtime.clock.now_ms() + handler.delay_ms
             priority = handler.priority if priority is None else priority

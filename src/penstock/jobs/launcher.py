@@ -11,7 +11,7 @@ from ..commit.runtime import Runtime
 from ..context.launches import JobLaunch, RunLaunch
 from ..core.arguments import check_tags, check_text, resolve_due
 from ..core.ids import check_id, digest
-from ..core.options import check_priority
+from ..core.options import check_key, check_priority
 from ..core.payload import pack, unpack
 from ..core.retry import RetryPolicy
 from ..handlers.registry import find_flow
@@ -59,6 +59,7 @@ class Launcher:
         options = JobOptions(
             check_text(launch.correlation_id, "the correlation id") or work.correlation_id,
             RetryPolicy.parse(launch.retry) if launch.retry is not None else None,
+            order_key=check_key(launch.order_key, "order_key") if launch.order_key is not None else None,
         )
         job = self._builder.build(
             queue,

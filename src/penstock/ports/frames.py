@@ -190,6 +190,7 @@ class EnqueueJob(Frame, frozen=True, tag="enqueue"):
     priority: int | None = None
     retry: dict[str, Any] | int | None = None
     correlation_id: str | None = None
+    order_key: str | None = None
 
 
 class StartRun(Frame, frozen=True, tag="start"):

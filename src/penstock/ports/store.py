@@ -220,6 +220,8 @@ class JobRow(msgspec.Struct, frozen=True):
     error: bytes | None
     lease: int | None = None  # when the lease of the worker that holds it expires
     parent: str | None = None  # the job that waits for it
+    order_key: str | None = None
+    waits_for: str | None = None  # the job before it with the same order key, if it is held
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -259,7 +261,8 @@ class QueueAdmin(Protocol):
         ...
 
     async def retry(self, id: str) -> bool:
-        """Return a failed or cancelled plain job to its queue and reset its failures; return False if it is neither."""
+        """Return a failed or cancelled plain job to its queue and reset its failures; return False if it is neither.
+        A job with an order key goes to the end of its key."""
         ...
 
     async def remove(self, id: str) -> bool:
@@ -267,7 +270,8 @@ class QueueAdmin(Protocol):
         ...
 
     async def drain(self, queue: str, *, delayed: bool = False) -> int:
-        """Delete the waiting (and delayed) plain jobs of a queue, and return how many."""
+        """Delete the waiting (and delayed) plain jobs of a queue, and all that are held behind a job of the same order
+        key. Return how many."""
         ...
 
 

@@ -8,7 +8,10 @@ import msgspec
 
 
 class JobState(StrEnum):
-    """The state of a job. Completed, failed and cancelled are final. A held job belongs to a paused run."""
+    """The state of a job. Completed, failed and cancelled are final.
+
+    A held job belongs to a paused run, or follows an open job with the same order key.
+    """
 
     WAITING = "waiting"
     DELAYED = "delayed"
@@ -125,6 +128,10 @@ class NewJob(msgspec.Struct, frozen=True):
     With `waits_for_children` it becomes due when its last child has ended, and its delay starts then. A unit whose
     first job waits for children adds a tree, parents before their children. Nothing of the tree is added if its first
     id exists; the unit is refused ("job") if another id exists.
+
+    Open jobs of a queue with the same `order_key` run one at a time, in the order in which they were committed: the
+    first one is waiting, delayed, active or suspended, the others are held. A job with an order key has no run, no
+    parent and no children.
     """
 
     id: str
@@ -143,6 +150,7 @@ class NewJob(msgspec.Struct, frozen=True):
     parent: Parent | None = None
     dedupe: Dedupe | None = None
     published: PublishedOptions | None = None
+    order_key: str | None = None
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -322,11 +330,17 @@ class Unit(msgspec.Struct):
     parent: str | None = None  # the parent of the job that ends; the same write updates it
     # False for a job with children: it can complete only when all of them have ended and none has failed it.
     children_settled: bool = True
+    order_key: str | None = None  # of the job that ends; the same write releases the next job of that key
 
     @property
     def adds_tree(self) -> bool:
         """Whether its jobs are a tree: the root first. A tree is added as a whole, or not if its root exists."""
         return bool(self.jobs) and self.jobs[0].waits_for_children
+
+    @property
+    def frees_order_key(self) -> bool:
+        """Whether it ends a job with an order key for good."""
+        return self.order_key is not None and isinstance(self.outcome, Completed | Dead | Cancelled)
 
 
 class Committed(msgspec.Struct, frozen=True):

@@ -59,6 +59,7 @@ class Target(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     name: str | None = None
     input: Any = None
     priority: int | None = None
+    order_key: str | None = None
 
 
 _spec_decoder = msgspec.json.Decoder(ScheduleSpec)

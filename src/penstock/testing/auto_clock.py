@@ -195,7 +195,14 @@ class AutoClock:
 
 _LIVE_STATES = tuple(
     state.value
-    for state in (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.WAITING_CHILDREN)
+    for state in (
+        JobState.WAITING,
+        JobState.DELAYED,
+        JobState.ACTIVE,
+        JobState.SUSPENDED,
+        JobState.WAITING_CHILDREN,
+        JobState.HELD,
+    )
 )
 
 

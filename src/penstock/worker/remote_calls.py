@@ -96,10 +96,10 @@ class RemoteCalls:
                 return datetime_to_ms(ctx.now()) if of == "now" else ctx.uuid() if of == "uuid" else ctx.random()
             case Children(what):
                 return await self._children(what)
-            case EnqueueJob(queue, input, key, name, delay_ms, priority, retry, correlation_id):
+            case EnqueueJob(queue, input, key, name, delay_ms, priority, retry, correlation_id, order_key):
                 id = ctx.enqueue(
                     queue, input, key=key, name=name, delay=_span(delay_ms), priority=priority, retry=retry,
-                    correlation_id=correlation_id,
+                    correlation_id=correlation_id, order_key=order_key,
                 )  # fmt: skip
                 return str(id)
             case StartRun(flow, input, key, delay_ms, priority, correlation_id, tags):

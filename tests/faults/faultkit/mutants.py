@@ -298,6 +298,12 @@ def bystanders_blamed() -> None:
     replace(quarantine.Quarantine, "concerns", lambda self, claim: False)
 
 
+@mutant("a retry releases the next job of the order key", "killed-ordered")
+def order_released_on_retry() -> None:
+    replace(Unit, "frees_order_key", property(lambda unit: unit.order_key is not None and unit.outcome is not None))
+    _rewrite_sql("release_order_head", "order_key = ?2 AND state < 4", "order_key = ?2 AND state = -1 AND state < 4")
+
+
 # File
 
 

@@ -133,7 +133,15 @@ async def book(title: str, ctx: Any) -> Any:
     return {"title": title, "parts": [values[key] for key in sorted(values)], "torn": len(torn)}
 
 
-HANDLERS = [line_1, line_2, line_3, flaky_1, flaky_2, flaky_3, fan_1, fan_2, fan_3, good, slow, poison, held]
+@job(queue="ordered", retry=QUICK)
+async def ordered(n: int, ctx: Any) -> int:
+    await _work(ctx)
+    if random.random() < 0.25:
+        raise Retry("random failure")
+    return n
+
+
+HANDLERS = [line_1, line_2, line_3, flaky_1, flaky_2, flaky_3, fan_1, fan_2, fan_3, good, slow, poison, held, ordered]
 TREE_HANDLERS = [page, book]
 FLOWS = ("line", "flaky", "fan")
 

@@ -14,7 +14,7 @@ from ...core.errors import UnknownQueue
 from ...core.ids import check_job_id
 from ...core.near_match import did_you_mean
 from ..errors import warn
-from ..options import COMMON_DEFAULTS, DELAY_HELP, PRIORITY_HELP, CommonOptions
+from ..options import COMMON_DEFAULTS, DELAY_HELP, ORDER_KEY_HELP, PRIORITY_HELP, CommonOptions
 from ..output import print_json
 from ..parse import read_delay, read_input
 from ..session import build_worker_app, refuse_memory_store
@@ -31,6 +31,7 @@ def enqueue(
     ] = None,
     delay: Annotated[str | None, Parameter(allow_leading_hyphen=True, help=DELAY_HELP)] = None,
     priority: Annotated[int | None, Parameter(help=PRIORITY_HELP)] = None,
+    order_key: Annotated[str | None, Parameter(help=ORDER_KEY_HELP)] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Add a job to a queue; prints its id.
@@ -40,7 +41,7 @@ def enqueue(
     queue
         The name of the queue, or of the job's function.
     """
-    options = {"key": key, "delay": read_delay(delay), "priority": priority}
+    options = {"key": key, "delay": read_delay(delay), "priority": priority, "order_key": order_key}
     value = read_input(input)
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
         added = asyncio.run(_enqueue(common, queue, value, name, options))

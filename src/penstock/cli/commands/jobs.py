@@ -166,6 +166,8 @@ def job_to_dict(row: JobView, secrets: SecretFilter) -> dict[str, Any]:
         "crashes": row.crashes,
         "run": row.run,
         "parent": row.parent,
+        "orderKey": row.order_key,
+        "waitsFor": row.waits_for,
         "createdAt": row.created_at,
         "finishedAt": row.finished_at,
         "input": row.input,

@@ -15,7 +15,7 @@ from ...core.durations import format_ms
 from ...core.errors import UnknownSchedule
 from ...schedules.spec import CatchUp, Overlap
 from ..errors import EXIT_FAILED, warn
-from ..options import COMMON_DEFAULTS, PRIORITY_HELP, CommonOptions
+from ..options import COMMON_DEFAULTS, ORDER_KEY_HELP, PRIORITY_HELP, CommonOptions
 from ..output import Reveal, SecretFilter, Yes, confirm
 from ..parse import read_delay, read_input, read_time
 from ..session import build_admin_app, build_store_app, build_worker_app, refuse_memory_store
@@ -69,6 +69,7 @@ def add(
     name: Annotated[str | None, Parameter(help="Name of the job.")] = None,
     input: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Input: JSON, @FILE or -.")] = None,
     priority: Annotated[int | None, Parameter(help=PRIORITY_HELP)] = None,
+    order_key: Annotated[str | None, Parameter(help=ORDER_KEY_HELP)] = None,
     times: TimeOptions = _NO_TIMES,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
@@ -79,7 +80,10 @@ def add(
     id
         The schedule's id.
     """
-    target = {"flow": flow, "queue": queue, "name": name, "input": read_input(input), "priority": priority}
+    target = {
+        "flow": flow, "queue": queue, "name": name, "input": read_input(input), "priority": priority,
+        "order_key": order_key,
+    }  # fmt: skip
     row, is_past = asyncio.run(_add(common, id, times, target))
     schedule = schedule_to_dict(row)
     if times.at is not None and is_past:
@@ -160,6 +164,7 @@ def schedule_to_dict(row: ScheduleView) -> dict[str, Any]:
         "overlap": row.overlap,
         "catchUp": row.catch_up,
         "limit": row.limit,
+        "orderKey": row.order_key,
         "start": row.start,
         "end": row.end,
         "origin": row.origin,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from ...ports.store import JobRow, QueueRow
@@ -62,9 +64,9 @@ async def job(connection: Connection, sql: Statements, id: str) -> JobRow | None
     return _job_row(row) if row else None
 
 
-async def retry(connection: Connection, sql: Statements, id: str) -> str | None:
+async def retry(connection: Connection, sql: Statements, id: str, now: int | None) -> str | None:
     """Put a failed or cancelled job back into its queue. Return the queue, or None if there is no such job."""
-    async with connection.transaction():
+    async with connection.transaction(), _locked_order(connection, sql, id, now):
         queue = await connection.fetchval(sql.retry, id)
         if queue is not None:
             await children.wait_again(connection, sql, id)
@@ -73,7 +75,7 @@ async def retry(connection: Connection, sql: Statements, id: str) -> str | None:
 
 async def remove(connection: Connection, sql: Statements, id: str, now: int | None) -> set[str]:
     """Delete a job that no worker has claimed. Return the topics to signal, none if there is no such job."""
-    async with connection.transaction():
+    async with connection.transaction(), _locked_order(connection, sql, id, now):
         row = await connection.fetchrow(sql.remove, id)
         if row is None:
             return set()
@@ -83,9 +85,21 @@ async def remove(connection: Connection, sql: Statements, id: str, now: int | No
 async def drain(
     connection: Connection, sql: Statements, queue: str, delayed: bool, now: int | None
 ) -> tuple[int, set[str]]:
-    """Delete the waiting jobs of a queue. Return how many, and the topics to signal."""
+    """Delete the waiting jobs of a queue and those held behind them. Return how many, and the topics to signal."""
     async with connection.transaction():
+        await connection.execute(sql.lock_order_queue, queue)
         return await delete(connection, sql, now, sql.drain, queue, delayed)
+
+
+@asynccontextmanager
+async def _locked_order(connection: Connection, sql: Statements, id: str, now: int | None) -> AsyncIterator[None]:
+    """Lock the order key of a job, if it has one, and release the first job of the key after the change."""
+    order = await connection.fetchrow(sql.order_of_job, id)
+    if order is not None:
+        await connection.execute(sql.lock_order_key, *order)
+    yield
+    if order is not None:
+        await connection.execute(sql.release_order_head, now, *order)
 
 
 async def delete(

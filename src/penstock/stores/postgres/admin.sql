@@ -116,7 +116,10 @@ ORDER BY q.name;
 -- name: job
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs WHERE id = $1;
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM penstock.jobs AS p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM penstock.jobs WHERE id = $1;
 
 -- name: job_position
 SELECT pk, priority, due, finished FROM penstock.jobs WHERE id = $1;
@@ -124,37 +127,55 @@ SELECT pk, priority, due, finished FROM penstock.jobs WHERE id = $1;
 -- name: jobs_waiting
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM penstock.jobs AS p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM penstock.jobs
 WHERE queue = $1 AND state = 0 AND (priority, pk) > ($2, $3) ORDER BY priority, pk LIMIT $4;
 
 -- name: jobs_delayed
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM penstock.jobs AS p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM penstock.jobs
 WHERE queue = $1 AND state = 1 AND (due, pk) > ($2, $3) ORDER BY due, pk LIMIT $4;
 
 -- name: jobs_active
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM penstock.jobs AS p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM penstock.jobs
 WHERE queue = $1 AND state = 2 AND pk > $2 ORDER BY pk LIMIT $3;
 
 -- name: jobs_held_or_suspended
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM penstock.jobs AS p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM penstock.jobs
 WHERE queue = $1 AND state = $2 AND state IN (-1, 3) AND pk > $3 ORDER BY pk LIMIT $4;
 
 -- name: jobs_waiting_children
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM penstock.jobs AS p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM penstock.jobs
 WHERE queue = $1 AND state = -2 AND pk > $2 ORDER BY pk LIMIT $3;
 
 -- name: jobs_finished
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM penstock.jobs AS p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM penstock.jobs
 WHERE queue = $1 AND state = $2 AND state >= 4 AND (finished, pk) > ($3, $4) ORDER BY finished, pk LIMIT $5;
 
 -- name: set_paused
@@ -165,7 +186,9 @@ UPDATE penstock.jobs SET state = 0, due = 0 WHERE id = $1 AND state = 1 RETURNIN
 
 -- name: retry
 WITH freed AS (DELETE FROM penstock.dedupe_keys WHERE job = $1 AND until IS NULL)
-UPDATE penstock.jobs SET state = 0, due = 0, failures = 0, crashes = 0, finished = NULL, error = NULL, unit = NULL
+UPDATE penstock.jobs SET state = CASE WHEN order_key IS NULL THEN 0 ELSE -1 END,
+  pk = CASE WHEN order_key IS NULL THEN pk ELSE nextval('penstock.jobs_pk') END,
+  due = 0, failures = 0, crashes = 0, finished = NULL, error = NULL, unit = NULL
 WHERE id = $1 AND state IN (5, 6) AND run IS NULL RETURNING queue;
 
 -- name: remove
@@ -175,10 +198,23 @@ SELECT queue, scope, id FROM gone;
 
 -- name: drain
 WITH gone AS (
-  DELETE FROM penstock.jobs WHERE queue = $1 AND run IS NULL AND (state = 0 OR ($2 AND state = 1))
+  DELETE FROM penstock.jobs WHERE queue = $1 AND run IS NULL AND (
+    state = 0 OR ($2 AND state = 1) OR (state = -1 AND order_key IS NOT NULL))
   RETURNING id, coalesce(scope, id) AS scope),
 freed AS (DELETE FROM penstock.dedupe_keys AS d USING gone WHERE d.job = gone.id)
 SELECT scope, id FROM gone;
+
+-- name: order_of_job
+SELECT queue, order_key FROM penstock.jobs WHERE id = $1 AND order_key IS NOT NULL;
+
+-- name: lock_order_key
+SELECT penstock.lock_order_keys(ARRAY[(NULL, $1::text, $2::text)::penstock.order_ref]);
+
+-- name: lock_order_queue
+SELECT penstock.lock_order_queue($1);
+
+-- name: release_order_head
+SELECT penstock.release_order_heads(penstock.now_ms($1), ARRAY[(NULL, $2::text, $3::text)::penstock.order_ref]);
 
 -- name: forget_scopes
 SELECT penstock.forget_scopes($1);

@@ -38,7 +38,7 @@ _NO_RUN: Row = (None,) * 9
 _NO_OUTCOME: Row = (None,) * 5
 _EXTRAS = (
     "memos", "removes", "wakes", "waits", "states", "schedules", "once_keys", "dedupes", "holds", "keeps", "trees",
-    "parents", "children", "child_ends",
+    "parents", "children", "child_ends", "orders",
 )  # fmt: skip
 
 
@@ -103,13 +103,15 @@ class EncodedUnits:
         self.job_rows.append((
             n, job.id, job.queue, job.name, job.payload, job.priority, job.due, job.run, job.scope, job.opts,
             started.stream if started else None, started.body_prefix.decode() if started else None, job.rate_key,
-            job.waits_for_children,
+            job.waits_for_children, job.order_key,
         ))  # fmt: skip
         position = len(self.job_rows)
         if job.added is not None:
             self._add_event(n, position, job.added)
         if parent is not None:
             self._extend("children", [(n, position, parent.id, parent.on_failure.value, parent.replaces)])
+        if job.order_key is not None:
+            self._extend("orders", [(n, job.queue, job.order_key)])
         if dedupe is not None:
             self.dedupes.append((n, index))
             self._extend("dedupes", [(n, position, job.id, job.queue, dedupe.key, dedupe.ttl_ms)])
@@ -132,6 +134,8 @@ class EncodedUnits:
             self._extend("holds", [(n, claim.queue, outcome.hold_until)])
         if (limit := _keep_limit(unit)) is not None:
             self._extend("keeps", [(n, *limit)])
+        if unit.frees_order_key:
+            self._extend("orders", [(n, claim.queue, unit.order_key)])
         if unit.parent is not None and (end := _child_end(outcome)) is not None:
             self._extend("child_ends", [(n, unit.parent, claim.job, *end)])
         if unit.children_settled or not isinstance(outcome, Completed):

@@ -13,7 +13,7 @@ from .encode_units import EncodedUnits
 _JSON_FIELDS = ("payload", "body", "original")  # json in the tables; other bytes are bytea
 _JOB = (
     "unit", "id", "queue", "name", "payload", "priority", "due", "run", "scope", "opts", "started_stream",
-    "started_prefix", "rate_key", "waits_for_children",
+    "started_prefix", "rate_key", "waits_for_children", "order_key",
 )  # fmt: skip
 _EVENT = ("unit", "job", "stream", "kind", "body", "original")
 _STATE = ("unit", "key", "value", "expect", "expires")

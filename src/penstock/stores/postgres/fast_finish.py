@@ -39,6 +39,7 @@ def _is_fast_unit(unit: Unit) -> bool:
         and unit.schedule is None
         and unit.once_key is None
         and unit.parent is None
+        and unit.order_key is None
         and all(event.kind is None for event in unit.events)
     )
 

@@ -268,7 +268,7 @@ class PostgresStore:
         return self._signal_queue(await self._write(_value, self._sql.promote, id))
 
     async def retry(self, id: str) -> bool:
-        return self._signal_queue(await self._write(admin.retry, id))
+        return self._signal_queue(await self._write(admin.retry, id, self._now()))
 
     async def remove(self, id: str) -> bool:
         touched = await self._write(admin.remove, id, self._now())

@@ -65,6 +65,8 @@ def encode(unit: Unit) -> list[Part]:
             add(("C", claim.queue, escape_id(claim.job), claim.attempt, claim.token, claim.run or ""))
             if unit.outcome is not None:
                 add(_outcome(unit.outcome))
+            if unit.order_key is not None:
+                add(("c", unit.order_key))
         if run is not None:
             add(("R", run.id, run.expect, run.record, run.flow, run.status))
             if run.closed or run.paused or run.cancel_jobs or run.after is not None:
@@ -97,7 +99,7 @@ def _event(event: NewEvent) -> tuple[Part, ...]:
 def _fast_end(unit: Unit) -> list[Part]:
     """Return a completed attempt, with the run it changes, as one part; nothing if the unit needs more."""
     claim, run, outcome = unit.claim, unit.run, unit.outcome
-    if claim is None or not isinstance(outcome, Completed) or outcome.keep is not None:
+    if claim is None or not isinstance(outcome, Completed) or outcome.keep is not None or unit.order_key is not None:
         return []
     value = NO_RESULT if outcome.result is None else outcome.result
     end: list[Part] = ["Y", unit.id, claim.queue, escape_id(claim.job), claim.attempt, claim.token, value]
@@ -187,6 +189,8 @@ def _encode_job(job: NewJob, add: Callable[[tuple[Part, ...]], None]) -> None:
         add(("B", job.priority, job.due, scope or "", job.rate_key or "", _FLAG[job.dedupe is not None]))
     if added is not None:
         add(("A", added.stream, added.body, added.kind or ""))
+    if job.order_key is not None:
+        add(("o", job.order_key))
     if job.waits_for_children or job.parent is not None:
         add(("F", _FLAG[job.waits_for_children], *_parent(job.parent)))
 

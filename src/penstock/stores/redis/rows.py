@@ -17,10 +17,11 @@ COUNTED_STATES = tuple(state.value for state in JobState)  # in the order of rea
 
 
 def job(reply: list[Any]) -> JobRow:
-    id, queue, state, lease, flat = reply
+    id, queue, state, lease, flat, waits_for = reply
     fields = _fields(flat)
     name = unescape_id(id)
     result, run, scope = fields.get(b"returnvalue"), fields.get(b"nq:run"), fields.get(b"nq:scope")
+    order_key = fields.get(b"nq:order_key")
     return JobRow(
         id=name,
         queue=queue.decode(),
@@ -42,6 +43,8 @@ def job(reply: list[Any]) -> JobRow:
         error=fields.get(b"nq:error") or fields.get(b"failedReason"),
         lease=_number(lease),
         parent=unescape_id(parent.rpartition(b":")[2]) if (parent := fields.get(b"parentKey")) else None,
+        order_key=order_key.decode() if order_key is not None else None,
+        waits_for=unescape_id(waits_for) if waits_for else None,
     )
 
 

@@ -57,6 +57,8 @@ FULL_PATH = Function(
     "removeJob-2",
     "fast/bullmq",
     "job_states",
+    "order_keys",
+    "delete_job",
     "children",
     "end_attempt",
     Function("commit_full", "add_job", "read_units", "check_unit", "write_unit", "commit_full"),
@@ -70,11 +72,12 @@ PARTS: dict[str, tuple[tuple[Part, ...], ...]] = {
         ("queue_cache", "events"),
         (FAST_STEPS, "fast/finish", "claim_args", "fast/claim", FULL_PATH, "commit"),
     ),
-    "renew": (PRELUDE, ("removeJob-2", "job_states", "renew")),
-    "read": (PRELUDE, ("removeJob-2", "job_states", "read_jobs", "read_runs", "read_events", "read_state")),
+    "renew": (PRELUDE, ("job_states", "renew")),
+    "read": (PRELUDE, ("job_states", "read_jobs", "read_runs", "read_events", "read_state")),
     "admin": (
         PRELUDE,
-        ("removeJob-2", "pause-7", "updateJobScheduler-12", "job_states", "children", "housekeeping", "admin"),
+        ("removeJob-2", "pause-7", "updateJobScheduler-12", "job_states", "order_keys", "delete_job", "children"),
+        ("housekeeping", "admin"),
     ),
 }
 

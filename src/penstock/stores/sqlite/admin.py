@@ -8,7 +8,7 @@ import apsw
 
 from ...ports.store import JobRow, QueueRow
 from ...ports.unit import JobState
-from . import children, dedupe
+from . import children, dedupe, order_keys
 from .retention import delete_belongings
 from .statements import ADMIN as SQL
 
@@ -78,27 +78,35 @@ def promote(cursor: apsw.Cursor, id: str) -> set[str]:
     return {f"queue:{row[0]}" for row in cursor.execute(SQL.promote, (id,)).fetchall()}
 
 
-def retry(cursor: apsw.Cursor, id: str) -> set[str]:
+def retry(cursor: apsw.Cursor, id: str, now: int) -> set[str]:
     """Retry a failed or cancelled job. Return the topics to signal, none if there is no such job."""
     rows = cursor.execute(SQL.retry, (id,)).fetchall()
     if rows:
         dedupe.release_keys_without_ttl(cursor, [id])
         children.reset(cursor, id)
-    return {f"queue:{row[0]}" for row in rows}
+    touched = {f"queue:{row[0]}" for row in rows}
+    for queue, order_key in rows:
+        if order_key is not None:
+            order_keys.move_to_end(cursor, id, str(queue), str(order_key), now, touched)
+    return touched
 
 
 def remove(cursor: apsw.Cursor, id: str, now: int) -> set[str]:
     """Delete a job that no worker holds. Return the topics to signal, none if there is no such job."""
     rows = cursor.execute(SQL.remove, (id,)).fetchall()
     touched = {f"queue:{row[0]}" for row in rows}
-    delete_belongings(cursor, [row[1:] for row in rows], now, touched)
+    delete_belongings(cursor, [row[2:] for row in rows], now, touched)
     dedupe.release_keys(cursor, [str(row[-1]) for row in rows])
+    for queue, order_key, *_ in rows:
+        if order_key is not None:
+            order_keys.release_head(cursor, str(queue), str(order_key), now, touched)
     return touched
 
 
 def drain(cursor: apsw.Cursor, queue: str, delayed: bool, now: int, touched: set[str]) -> int:
-    """Delete the waiting jobs of a queue, and with `delayed` the delayed ones. Return how many."""
-    rows = cursor.execute(SQL.drain, (queue,)).fetchall()
+    """Delete the waiting jobs of a queue and those held behind them, and with `delayed` the delayed ones. Return how
+    many."""
+    rows = cursor.execute(SQL.drain, (queue,)).fetchall() + cursor.execute(SQL.drain_ordered, (queue,)).fetchall()
     if delayed:
         rows += cursor.execute(SQL.drain_delayed, (queue,)).fetchall()
     delete_belongings(cursor, rows, now, touched)

@@ -79,7 +79,10 @@ SELECT queue, state, count(*) FROM jobs WHERE state >= 4 GROUP BY queue, state;
 -- name: job
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs WHERE id = ?;
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM jobs p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM jobs WHERE id = ?;
 
 -- name: job_position
 SELECT pk, priority, due, finished FROM jobs WHERE id = ?;
@@ -87,31 +90,46 @@ SELECT pk, priority, due, finished FROM jobs WHERE id = ?;
 -- name: jobs_waiting
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM jobs p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM jobs
 WHERE queue = ? AND state = 0 AND (priority, pk) > (?, ?) ORDER BY priority, pk LIMIT ?;
 
 -- name: jobs_delayed
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM jobs p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM jobs
 WHERE queue = ? AND state = 1 AND (due, pk) > (?, ?) ORDER BY due, pk LIMIT ?;
 
 -- name: jobs_active
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM jobs p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM jobs
 WHERE queue = ? AND state = 2 AND pk > ? ORDER BY pk LIMIT ?;
 
 -- name: jobs_suspended
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM jobs p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM jobs
 WHERE queue = ? AND state = 3 AND pk > ? ORDER BY pk LIMIT ?;
 
 -- name: jobs_finished
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM jobs p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM jobs
 WHERE queue = ? AND state = ? AND state >= 4 AND (finished, pk) > (?, ?) ORDER BY finished, pk LIMIT ?;
 
 -- name: set_paused
@@ -122,13 +140,16 @@ UPDATE jobs SET state = 0, due = 0 WHERE id = ? AND state = 1 RETURNING queue;
 
 -- name: retry
 UPDATE jobs SET state = 0, due = 0, failures = 0, crashes = 0, finished = NULL, error = NULL, unit = NULL
-WHERE id = ? AND state IN (5, 6) AND run IS NULL RETURNING queue;
+WHERE id = ? AND state IN (5, 6) AND run IS NULL RETURNING queue, order_key;
 
 -- name: remove
-DELETE FROM jobs WHERE id = ? AND state != 2 RETURNING queue, coalesce(scope, id), id;
+DELETE FROM jobs WHERE id = ? AND state != 2 RETURNING queue, order_key, coalesce(scope, id), id;
 
 -- name: drain
 DELETE FROM jobs WHERE queue = ? AND state = 0 AND run IS NULL RETURNING coalesce(scope, id), id;
+
+-- name: drain_ordered
+DELETE FROM jobs WHERE queue = ? AND state = -1 AND order_key IS NOT NULL RETURNING coalesce(scope, id), id;
 
 -- name: drain_delayed
 DELETE FROM jobs WHERE queue = ? AND state = 1 AND run IS NULL RETURNING coalesce(scope, id), id;
@@ -278,7 +299,10 @@ SELECT queue, count(*) FROM jobs WHERE state = -1 GROUP BY queue;
 -- name: jobs_held
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM jobs p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM jobs
 WHERE queue = ? AND state = -1 AND pk > ? ORDER BY pk LIMIT ?;
 
 -- name: count_waiting_children
@@ -287,5 +311,8 @@ SELECT queue, count(*) FROM jobs WHERE state = -2 GROUP BY queue;
 -- name: jobs_waiting_children
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
-       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1), order_key,
+       CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
+         SELECT p.id FROM jobs p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
+           AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM jobs
 WHERE queue = ? AND state = -2 AND pk > ? ORDER BY pk LIMIT ?;

@@ -32,13 +32,13 @@ from ...ports.unit import (
     gives_attempt_back,
     needs_receipt,
 )
-from . import children, dedupe, retention
+from . import children, dedupe, order_keys, retention
 from .claim import Claimer
 from .events import Appender
 from .statements import COMMIT as SQL
 
 WAITING, DELAYED, ACTIVE, SUSPENDED, COMPLETED, FAILED, CANCELLED = range(7)
-WAITING_CHILDREN = -2
+WAITING_CHILDREN, HELD = -2, -1
 
 
 def commit(
@@ -180,8 +180,10 @@ class UnitWriter:
             self._write_job(unit)
             if unit.parent is not None:
                 children.settle(self._cursor, unit, self._now, self._touched)
+            if unit.frees_order_key:
+                self._release_head(unit.claim.queue, unit.order_key)
         for job in unit.removes:
-            self._cursor.execute(SQL.remove_job, (job,))
+            self._remove_job(job)
         for job in unit.wakes:
             self._wake_job(job)
         positions = self._append(unit.events) if unit.events else []
@@ -221,6 +223,14 @@ class UnitWriter:
         if self._pending_waits != 0:
             self._cursor.execute(SQL.cancel_waits, (run.id,))
         self._touched.add(f"run:{run.id}")
+
+    def _remove_job(self, job: str) -> None:
+        for queue, order_key in self._cursor.execute(SQL.remove_job, (job,)).fetchall():
+            self._release_head(str(queue), order_key)
+
+    def _release_head(self, queue: str, order_key: Any) -> None:
+        if order_key is not None:
+            order_keys.release_head(self._cursor, queue, order_key, self._now, self._touched)
 
     def _wake_job(self, job: str) -> None:
         found = self._fetch_one(SQL.sleeping_job, (job,))  # RETURNING takes twice as long
@@ -274,11 +284,14 @@ class UnitWriter:
             deduplicated[n] = holder
             return False
         state = WAITING_CHILDREN if job.waits_for_children else DELAYED if job.due > self._now else WAITING
+        if job.order_key is not None and order_keys.has_open_job(self._cursor, job.queue, job.order_key):
+            state = HELD
         self._cursor.execute(
             SQL.insert_job,
             (
                 job.id, job.queue, job.name, state, job.priority, job.due, job.run, job.scope, job.rate_key, self._now,
                 started.stream if started else None, started.body_prefix if started else None, job.opts, job.payload,
+                job.order_key,
             ),
         )  # fmt: skip
         added = self._cursor.connection.changes() == 1

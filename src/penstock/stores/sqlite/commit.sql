@@ -39,8 +39,8 @@ INSERT INTO events (pos, sid, seq, ms, body, kind, original) VALUES (?, ?, ?, ?,
 
 -- name: insert_job
 INSERT INTO jobs (id, queue, name, state, priority, due, run, scope, rate_key, created, started_stream, started_prefix,
-                  opts, payload)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                  opts, payload, order_key)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: finish_job
@@ -82,10 +82,21 @@ UPDATE jobs SET state = 6, finished = ?, unit = ? WHERE id > ? AND id < ? AND ru
 UPDATE waits SET state = 'cancelled' WHERE run = ? AND state = 'pending';
 
 -- name: remove_job
-DELETE FROM jobs WHERE id = ? AND state IN (0, 1, 3, 5);
+DELETE FROM jobs WHERE id = ? AND (state IN (0, 1, 3, 5) OR (state = -1 AND order_key IS NOT NULL))
+RETURNING queue, order_key;
 
 -- name: removable_job
-SELECT 1 FROM jobs WHERE id = ? AND state IN (0, 1, 3, 5);
+SELECT 1 FROM jobs WHERE id = ? AND (state IN (0, 1, 3, 5) OR (state = -1 AND order_key IS NOT NULL));
+
+-- name: open_job_of_order_key
+SELECT 1 FROM jobs WHERE queue = ? AND order_key = ? AND state < 4 LIMIT 1;
+
+-- name: release_order_head
+UPDATE jobs SET state = CASE WHEN due > ?3 THEN 1 ELSE 0 END WHERE state = -1 AND pk = (
+  SELECT pk FROM jobs INDEXED BY jobs_ordered WHERE queue = ?1 AND order_key = ?2 AND state < 4 ORDER BY pk LIMIT 1);
+
+-- name: move_to_end_of_order
+UPDATE jobs SET state = -1, pk = (SELECT max(pk) + 1 FROM jobs) WHERE id = ?;
 
 -- name: insert_memo
 INSERT INTO memos (scope, name, value) VALUES (?, ?, ?) ON CONFLICT (scope, name) DO NOTHING;

@@ -65,7 +65,8 @@ CREATE TABLE jobs (
   payload   BLOB NOT NULL,
   progress  BLOB,
   result    BLOB,
-  error     BLOB
+  error     BLOB,
+  order_key TEXT                  -- jobs with the same one run one after the other
 );
 CREATE INDEX jobs_waiting ON jobs (queue, priority, pk) WHERE state = 0;
 CREATE INDEX jobs_delayed ON jobs (queue, due) WHERE state = 1;
@@ -74,6 +75,9 @@ CREATE INDEX jobs_suspended ON jobs (queue, pk) WHERE state = 3;
 CREATE INDEX jobs_held ON jobs (queue, pk) WHERE state = -1;
 CREATE INDEX jobs_finished ON jobs (queue, state, finished) WHERE state >= 4;
 CREATE INDEX jobs_ended ON jobs (queue, finished) WHERE state >= 4 AND run IS NULL;  -- in the order retention removes them
+
+-- The first open job of a key runs, those behind it are held. A retried job gets a new pk: it goes to the end.
+CREATE INDEX jobs_ordered ON jobs (queue, order_key, pk) WHERE state < 4 AND order_key IS NOT NULL;
 
 CREATE TABLE queues (
   name   TEXT PRIMARY KEY,

@@ -169,7 +169,7 @@ class SqliteStore:
         return await self._change(lambda c: admin.promote(c, id))
 
     async def retry(self, id: str) -> bool:
-        return await self._change(lambda c: admin.retry(c, id))
+        return await self._change(lambda c: admin.retry(c, id, self.clock.now_ms()))
 
     async def remove(self, id: str) -> bool:
         return await self._change(lambda c: admin.remove(c, id, self.clock.now_ms()))

@@ -19,6 +19,7 @@ from .housekeeping import HousekeepingContract
 from .job_trees import JobTreesContract
 from .lease import LeaseContract
 from .limits import LimitsContract
+from .ordered_keys import OrderedKeysAdminContract, OrderedKeysContract, OrderedKeysFaultContract
 from .outcomes import OutcomeContract
 from .queue_admin import QueueAdminContract
 from .refusals import RefusalContract
@@ -46,6 +47,9 @@ class StoreContract(
     RetentionContract,
     DedupeContract,
     QueueHoldContract,
+    OrderedKeysContract,
+    OrderedKeysAdminContract,
+    OrderedKeysFaultContract,
     LeaseContract,
     WaitsContract,
     SuspensionContract,
@@ -79,6 +83,9 @@ __all__ = [
     "JobTreesContract",
     "LeaseContract",
     "LimitsContract",
+    "OrderedKeysAdminContract",
+    "OrderedKeysContract",
+    "OrderedKeysFaultContract",
     "OutcomeContract",
     "PausedRunContract",
     "ProfileContract",

@@ -1,8 +1,8 @@
 -- The commit: applies units in order, claims the jobs asked for, then appends all events.
 --
 -- Units come in groups that end at the positions in `groups`. Within a group each unit is checked against what those before it
--- do; then one statement for each table writes the group. Locks are taken in one order: dedupe keys, topics, runs, jobs, waits,
--- states, queues with a limit, streams. The settings keep a plan made for empty tables from reading full ones.
+-- do; then one statement for each table writes the group. Locks are taken in one order: dedupe keys, order keys, topics, runs, jobs,
+-- waits, states, queues with a limit, streams. The settings keep a plan made for empty tables from reading full ones.
 CREATE OR REPLACE FUNCTION penstock.commit_units(
   now_override bigint, groups integer[], run_ids text[], job_pks bigint[], topics penstock.topic_lock[],
   units penstock.new_unit[], jobs penstock.new_job[], events penstock.new_event[], extras penstock.unit_extras,
@@ -48,6 +48,7 @@ DECLARE
   schedules penstock.schedule_move[];
   once_keys penstock.once_key[];
   dedupes penstock.new_dedupe[];
+  orders penstock.order_ref[];    -- order keys of jobs that are added, ended or removed
   trees integer[];
   tree_jobs integer[];
   existing_job integer;
@@ -85,11 +86,21 @@ BEGIN
     dedupes := extras.dedupes;
     trees := extras.trees;
     parents := extras.parents;
+    orders := extras.orders;
     IF cardinality(dedupes) > 0 THEN
       PERFORM pg_advisory_xact_lock(k.lock) FROM (
         SELECT DISTINCT hashtextextended('penstock.dedupe_keys ' || d.queue || ' ' || d.key, 0) AS lock
         FROM unnest(dedupes) AS d ORDER BY 1) AS k;
       key_holders := array_fill(NULL::text, ARRAY[cardinality(dedupes)]);
+      now := penstock.now_ms(now_override);
+    END IF;
+    IF cardinality(removes) > 0 THEN
+      orders := orders || ARRAY(
+        SELECT (x.unit, k.queue, k.order_key)::penstock.order_ref FROM unnest(removes) AS x JOIN penstock.jobs AS k ON k.id = x.id
+        WHERE k.order_key IS NOT NULL);
+    END IF;
+    IF cardinality(orders) > 0 THEN
+      PERFORM penstock.lock_order_keys(orders);
       now := penstock.now_ms(now_override);
     END IF;
   END IF;
@@ -261,7 +272,7 @@ BEGIN
       has_progress := has_progress OR u.progress IS NOT NULL;
       IF u.has_extras THEN
         DELETE FROM penstock.jobs WHERE id IN (SELECT x.id FROM unnest(removes) AS x WHERE x.unit = i)
-          AND state IN (0, 1, 3, 5);
+          AND (state IN (0, 1, 3, 5) OR (state = -1 AND order_key IS NOT NULL));
         WITH called AS (
           UPDATE penstock.jobs SET state = 0, due = 0
           WHERE id IN (SELECT x.id FROM unnest(wakes) AS x WHERE x.unit = i) AND state IN (1, 3)
@@ -331,9 +342,11 @@ BEGIN
       ON CONFLICT (name) DO NOTHING;
       WITH inserted AS (
         INSERT INTO penstock.jobs (pk, id, queue, name, state, priority, due, run, scope, rate_key, created, started_stream,
-                                   started_prefix, opts, payload)
-        SELECT n.pk, n.id, n.queue, n.name, CASE WHEN n.waits_for_children THEN -2 WHEN n.due > now THEN 1 ELSE 0 END,
-               n.priority, n.due, n.run, n.scope, n.rate_key, now, n.started_stream, n.started_prefix, n.opts, n.payload
+                                   started_prefix, opts, payload, order_key)
+        SELECT n.pk, n.id, n.queue, n.name,
+               CASE WHEN n.waits_for_children THEN -2 WHEN n.order_key IS NOT NULL THEN -1 WHEN n.due > now THEN 1 ELSE 0 END,
+               n.priority, n.due, n.run, n.scope, n.rate_key, now, n.started_stream, n.started_prefix, n.opts, n.payload,
+               n.order_key
         FROM (SELECT pks[row_number() OVER (ORDER BY o.ordinality)] AS pk, o.*
               FROM unnest(jobs) WITH ORDINALITY AS o
               WHERE o.unit BETWEEN first AND last AND verdicts[o.unit] = 0
@@ -377,6 +390,11 @@ BEGIN
         woken := woken || penstock.end_children(now, ARRAY(
           SELECT e FROM unnest(extras.child_ends) AS e
           WHERE e.unit BETWEEN first AND last AND verdicts[e.unit] = 0));
+      END IF;
+      IF cardinality(orders) > 0 THEN
+        -- New jobs were added as held: the first one of a free key is released here too.
+        woken := woken || penstock.release_order_heads(now, ARRAY(
+          SELECT o FROM unnest(orders) AS o WHERE o.unit BETWEEN first AND last AND verdicts[o.unit] = 0));
       END IF;
       IF cardinality(extras.keeps) > 0 THEN
         -- After the parents were informed: they do not wait for a child that is gone.

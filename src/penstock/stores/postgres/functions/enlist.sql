@@ -32,11 +32,11 @@ BEGIN
             id text, is_remembered boolean, expected_version bigint, kind text, flow text, status text, closed boolean, paused boolean,
             cancels_jobs boolean, record text, has_extras boolean) ORDER BY d.n),
     ARRAY(SELECT (d.n, j.id, j.queue, j.name, j.payload::json, j.priority, j.due, j.run, j.scope, decode(j.opts, 'base64'),
-                  j.started_stream, j.started_prefix, j.rate_key, false)::penstock.new_job
+                  j.started_stream, j.started_prefix, j.rate_key, false, j.order_key)::penstock.new_job
           FROM numbered AS d, ROWS FROM (json_to_recordset(d.doc -> 'jobs') AS (
             id text, queue text, name text, payload text, priority bigint, due bigint, run text, scope text, opts text,
-            started_stream text, started_prefix text, rate_key text)) WITH ORDINALITY
-            AS j (id, queue, name, payload, priority, due, run, scope, opts, started_stream, started_prefix, rate_key, o)
+            started_stream text, started_prefix text, rate_key text, order_key text)) WITH ORDINALITY
+            AS j (id, queue, name, payload, priority, due, run, scope, opts, started_stream, started_prefix, rate_key, order_key, o)
           ORDER BY d.n, j.o),
     ARRAY(SELECT (d.n, d.jobs_before + e.job, e.stream, e.kind, e.body::json, e.original::json)::penstock.new_event
           FROM numbered AS d, ROWS FROM (json_to_recordset(d.doc -> 'events') AS (
@@ -49,7 +49,10 @@ BEGIN
           key text, value text, expect bigint, expires bigint)) WITH ORDINALITY AS s (key, value, expect, expires, o)
         ORDER BY d.n, s.o), '{}', ARRAY(
         SELECT (d.n, d.doc ->> 'once_key')::penstock.once_key FROM numbered AS d WHERE d.doc ->> 'once_key' IS NOT NULL),
-        '{}', '{}', '{}', '{}', '{}', '{}', '{}')::penstock.unit_extras),
+        '{}', '{}', '{}', '{}', '{}', '{}', '{}', ARRAY(
+        SELECT (d.n, j.doc ->> 'queue', j.doc ->> 'order_key')::penstock.order_ref
+        FROM numbered AS d, json_array_elements(d.doc -> 'jobs') AS j (doc) WHERE j.doc ->> 'order_key' IS NOT NULL)
+      )::penstock.unit_extras),
     NULL) AS c;
   RETURN CASE WHEN deliveries > 0 THEN topics || 'queue:penstock-events'::text ELSE topics END;
 END $$;

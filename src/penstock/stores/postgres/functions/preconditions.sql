@@ -15,7 +15,8 @@ BEGIN
     RETURN;
   END IF;
   FOR x IN SELECT r.id FROM unnest(removes) WITH ORDINALITY AS r WHERE r.unit = unit_no ORDER BY r.ordinality LOOP
-    PERFORM 1 FROM penstock.jobs WHERE id = x.id AND state IN (0, 1, 3, 5) FOR UPDATE;
+    PERFORM 1 FROM penstock.jobs
+    WHERE id = x.id AND (state IN (0, 1, 3, 5) OR (state = -1 AND order_key IS NOT NULL)) FOR UPDATE;
     IF NOT FOUND THEN
       why := 'taken';
       key := x.id;

@@ -13,11 +13,15 @@ local function run_bullmq_add(base, job, delay)
   if opts.de then args[9] = base .. 'de:' .. opts.de.id end
   if job.priority > 0 then opts.priority = job.priority end
   if delay > 0 then opts.delay = delay end
-  if job.has_children then
-    bull_addParentJob({base .. 'meta', base .. 'id', base .. 'delayed', base .. 'waiting-children', base .. 'completed',
-      base .. 'events'}, {cmsgpack.pack(args), job.payload, cmsgpack.pack(opts)})
-    push_waiting_children(base, job.id, call('GET', base .. 'id'))
-    return job.id
+  if job.has_children or job.is_held then
+    local added = bull_addParentJob({base .. 'meta', base .. 'id', base .. 'delayed', base .. 'waiting-children',
+      base .. 'completed', base .. 'events'}, {cmsgpack.pack(args), job.payload, cmsgpack.pack(opts)})
+    if job.is_held then
+      call('ZREM', base .. 'waiting-children', job.id)
+    else
+      push_waiting_children(base, job.id, call('GET', base .. 'id'))
+    end
+    return added
   elseif delay > 0 then
     return bull_addDelayedJob({base .. 'marker', base .. 'meta', base .. 'id', base .. 'delayed', base .. 'completed',
       base .. 'events'}, {cmsgpack.pack(args), job.payload, cmsgpack.pack(opts)})
@@ -67,6 +71,7 @@ local function own_fields(job)
   add_field('nq:run', job.run)
   add_field('nq:scope', job.scope)
   add_field('nq:rate_key', job.rate_key)
+  add_field('nq:order_key', job.order_key)
   add_field('nq:stream', job.stream)
   add_field('nq:started', job.started)
   if job.due ~= 0 then add_field('nq:due', job.due) end
@@ -94,16 +99,18 @@ local function add_job(job)
   register_queue(job.queue)
   if job_exists(job.id, base) then return 0 end
   local delay, queue, number, duplicate_of = job.due > now and job.due - now or 0, queue_info(job.queue), nil, nil
+  job.is_held = job.order_key and order_head(base, job.order_key)
   if queue.is_fast and is_fast_job(job, delay) then
     number = add_fast(queue, job, own_fields(job))
   else
     number, duplicate_of = add_by_bullmq(base, job, delay)
   end
   if not number then return duplicate_of end
+  if job.order_key then join_order(base, job.id, job.order_key, number, job.is_held) end
   remember_queue(job.id, job.queue)
   if job.run and job.run ~= '' then call('ZADD', NS .. 'run:' .. job.run .. ':jobs', number, job.id) end
   if job.scope and job.scope ~= '' then call('ZADD', NS .. 'memo_scopes', 0, job.scope .. '\n' .. job.id) end
-  if job.priority < 0 and job.due <= now and not job.has_children then
+  if job.priority < 0 and job.due <= now and not job.has_children and not job.is_held then
     call('LREM', base .. 'wait', 1, job.id)
     push_ordered(base, job.id, job.priority * 0x100000000 + number)
     call('ZADD', base .. 'nq:urgent', job.priority * 0x100000000 + number, job.id)

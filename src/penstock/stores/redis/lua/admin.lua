@@ -44,6 +44,13 @@ function VERBS.retry()
     'returnvalue', 'atm', 'stc')
   call('HSET', base .. id, 'nq:due', 0)
   reattach_to_parent(base .. id)
+  local key = call('HGET', base .. id, 'nq:order_key')
+  local is_held = key and order_head(base, key)
+  if key then join_order(base, id, key, call('HGET', base .. id, 'nq:number'), is_held) end
+  if is_held then
+    notify('queue:' .. queue)
+    return queue
+  end
   if call('SCARD', base .. id .. ':dependencies') > 0 then
     push_waiting_children(base, id, call('HGET', base .. id, 'nq:number'))
   else
@@ -75,7 +82,9 @@ end
 
 function VERBS.drain()
   local base = base_key(arg(1))
-  local removed = drain(base, call('LRANGE', base .. 'wait', 0, -1))
+  -- Held jobs first: the job before them must not release them.
+  local removed = drain(base, call('ZRANGE', base .. 'nq:held', 0, -1), 'nq:held')
+    + drain(base, call('LRANGE', base .. 'wait', 0, -1))
     + drain(base, call('ZRANGE', base .. 'prioritized', 0, -1), 'prioritized')
   if arg(2) == '1' then removed = removed + drain(base, call('ZRANGE', base .. 'delayed', 0, -1), 'delayed') end
   return removed

@@ -59,7 +59,9 @@ local function check_removes()
     local queue = find_queue(id)
     local state, set
     if queue then state, set = job_state(base_key(queue), id) end
-    if not REMOVABLE[state] then return {REFUSED, 'taken', id} end
+    if not REMOVABLE[state] and not (state == 'held' and call('HEXISTS', base_key(queue) .. id, 'nq:order_key') == 1) then
+      return {REFUSED, 'taken', id}
+    end
     removed_from[id] = {queue, set}
   end
 end

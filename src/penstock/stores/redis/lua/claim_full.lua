@@ -155,7 +155,7 @@ local function check_run(base, id, set, name)
   end
   if head[3] == '1' then
     remove_from_state(base, id, set)
-    call('ZADD', base .. 'nq:held', tonumber(call('HGET', base .. id, 'nq:number') or 0), id)
+    hold(base, id, call('HGET', base .. id, 'nq:number'))
     return false
   end
   return head
@@ -273,6 +273,7 @@ local function recover_jobs(base, demand)
   local saved = call('MGET', base .. 'stalled-check', base .. 'limiter')
   demand.limiter = saved[2]
   if not saved[1] then recover_stalled(base) end
+  if release_after_others(base) then demand.is_changed = true end
 end
 
 -- Note when to claim again: at the next due job, or at the end of the next lease.
@@ -289,7 +290,8 @@ local function serve_queue(name, demand)
   local base = base_key(name)
   local queue = queue_info(name)
   if queue.paused then return end
-  if call('EXISTS', queue.wait, queue.active, queue.leases, base .. 'delayed', base .. 'prioritized') == 0 then
+  if call('EXISTS', queue.wait, queue.active, queue.leases, base .. 'delayed', base .. 'prioritized',
+    base .. 'nq:ordered') == 0 then
     drained_queues[#drained_queues + 1] = name
     return
   end

@@ -8,11 +8,20 @@ local function after_prefix(prefix, after)
   return '[' .. prefix
 end
 
+-- Return the job before a held one with the same order key.
+local function previous_in_order(base, id)
+  local key = call('HGET', base .. id, 'nq:order_key')
+  local rank = key and call('ZRANK', base .. 'nq:order:' .. key, id)
+  return rank and rank > 0 and call('ZRANGE', base .. 'nq:order:' .. key, rank - 1, rank - 1)[1]
+end
+
 local function job_row(queue, id)
   local base = base_key(queue)
   local flat = call('HGETALL', base .. id)
   if #flat == 0 then return false end
-  return {id, queue, (job_state(base, id)), call('ZSCORE', base .. 'nq:leases', id), flat}
+  local state = job_state(base, id)
+  return {id, queue, state, call('ZSCORE', base .. 'nq:leases', id), flat,
+    state == 'held' and previous_in_order(base, id)}
 end
 
 local function job_rows(queue, ids)

@@ -68,6 +68,10 @@ local function read_rare_part(letter, i)
     return 14
   elseif letter == 'I' then -- a run that is not a flow
     run.kind = ARGV[i]
+  elseif letter == 'o' then -- the order key of the job
+    jobs[#jobs].order_key = ARGV[i]
+  elseif letter == 'c' then -- the order key of the claimed job
+    claim.order_key = ARGV[i]
   end
   return 1
 end

@@ -6,15 +6,6 @@ local function each_job_of_run(visit)
   end
 end
 
-local function release_held(id, queue, base)
-  flush_writes()
-  if call('ZREM', base .. 'nq:held', id) == 1 then
-    local due = tonumber(call('HGET', base .. id, 'nq:due') or 0)
-    if due > now then push_delayed(base, id, due) else push_waiting(base, id, false, 'held') end
-    notify('queue:' .. queue)
-  end
-end
-
 local CANCELLABLE = {waiting = true, delayed = true, suspended = true, held = true}
 local function cancel_job(id, _, base)
   local state, set = job_state(base, id)
@@ -81,6 +72,7 @@ local function write_run()
 end
 
 local REQUEUED = {retry = true, released = true, suspended = true}
+local FINAL = {completed = true, dead = true, cancelled = true}
 local function write_job()
   local base = base_key(claim.queue)
   if progress then
@@ -92,6 +84,7 @@ local function write_job()
   if outcome then
     end_attempt(queue_info(claim.queue), claim.job, unit, outcome)
     if REQUEUED[outcome.kind] then notify('queue:' .. claim.queue) end
+    if claim.order_key and FINAL[outcome.kind] then release_head(base, claim.order_key) end
   end
 end
 

@@ -14,6 +14,7 @@ end
 
 local function is_fast_job(job, delay)
   return delay == 0 and job.priority == 0 and not job.parent and not job.has_children and not job.deduplicates
+    and not job.is_held
 end
 
 -- Return the options of a job with its id, as BullMQ writes them.

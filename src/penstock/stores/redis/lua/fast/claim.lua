@@ -20,9 +20,10 @@ local function look_fast(queue, room, drained_queues)
   if count <= room then
     local base, is_empty = queue.base, false
     if count == 0 then
-      is_empty = call('EXISTS', queue.active, queue.leases, base .. 'delayed', base .. 'prioritized') == 0
+      is_empty = call('EXISTS', queue.active, queue.leases, base .. 'delayed', base .. 'prioritized',
+        base .. 'nq:ordered') == 0
     end
-    if not is_empty and call('EXISTS', base .. 'prioritized') == 1 then return end
+    if not is_empty and call('EXISTS', base .. 'prioritized', base .. 'nq:ordered') > 0 then return end
     drained_queues[#drained_queues + 1] = queue.name
     if is_empty then return 0 end
   end

@@ -143,6 +143,7 @@ async def starts(ctx: Context):
     ctx.start(child)
     ctx.enqueue(note, "from-the-run")
     ctx.enqueue(note, "much-later", delay="1d")
+    ctx.enqueue("other-service", 1)  # for another program: the run does not wait for it
 """
 
 

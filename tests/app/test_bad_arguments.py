@@ -27,6 +27,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "at": (lambda a: a.start("shop", 1, at="2030-01-01"), "bad_argument", "a time must be a datetime such as"),
     "both": (lambda a: a.enqueue("mail", 1, at=NOW, delay=3), "bad_argument", "pass either delay= or at=, not both"),
     "tags": (lambda a: a.start("shop", 1, tags=["ada"]), "bad_argument", "tags must be a mapping of names to values"),
+    "a number in tags": (lambda a: a.start("shop", 1, tags={"a": 1}), "bad_argument", "got 'a': 1"),
     "text as tags": (lambda a: a.start("shop", 1, tags="ada"), "bad_argument", "got 'ada'"),
     "timeout": (lambda a: a.runs.wait("x", timeout="soon"), "bad_duration", "'soon'"),
     "a job's timeout": (lambda a: a.jobs.result("x", timeout=[]), "bad_duration", "invalid duration []"),

@@ -80,7 +80,7 @@ def test_a_mistyped_schema_is_named_with_the_near_one(penstock: Callable, name: 
     answer = penstock(*call_of(name), "--url", right.replace("of_the", "of_teh"))
     assert answer.code == 2
     output = " ".join((answer.out + answer.err).split())
-    assert f"{urlsplit(right).path} (schema orders_of_teh_shop) is not set up for this version of Penstock" in output
+    assert f"{urlsplit(right).path} (schema orders_of_teh_shop) has no Penstock tables yet" in output
     assert "did you mean schema=orders_of_the_shop?" in output
     assert "run `penstock migrate`" in output
 

@@ -148,7 +148,7 @@ def test_check(penstock: Callable, project: Path, waiting: None) -> None:
     assert bad.code == 1
     assert "run mine, step asks: " in bad.out
     assert "charge#1 was recorded as a run but is now a time" in bad.out
-    assert bad.lines[-1] == "Checked 1 open step of 1 open run: 1 cannot continue with this code."
+    assert bad.lines[-1] == "Checked 1 open step of 1 open run: 1 would fail or repeat work with this code."
     answer = penstock("check", "--json", "--flow", "asks")
     assert answer.code == bad.code
     found = answer.json

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock import Backoff, Context, Node, Permanent, RetryPolicy, flow, job, step
-from penstock.core.errors import RunFailed, SchemaViolation, UnknownFlow, UnknownQueue
+from penstock.core.errors import BadArgument, RunFailed, SchemaViolation, UnknownFlow, UnknownQueue
 from penstock.testing import FakeClock, TestApp, auto_clock
 from penstock.testing.snapshots import update_snapshots
 from penstock.worker import polling
@@ -414,3 +414,12 @@ async def test_a_tree_of_jobs() -> None:
         assert app.time.now_ms() - before == 70 * 60_000, "the parent's delay starts when its children have ended"
         with pytest.raises(AssertionError, match="queue 'books' has 1 waiting-children"):
             await app.run_tree(Node(bind, "Persuasion", children=[Node("nowhere", 1)]))
+
+
+async def test_a_crash_of_an_unknown_step_is_refused() -> None:
+    @job(queue="mail", name="send")
+    async def send(to: Any) -> None: ...
+
+    async with TestApp(handlers=[send]) as app:
+        with pytest.raises(BadArgument, match="did you mean 'send'"):
+            app.crash("sned")

@@ -46,7 +46,7 @@ COMMANDS: dict[str, Entry] = {
     "flows": Entry("List the flows in the worker files; 'flows show NAME' shows one.", _CODE),
     "diagram": Entry("Draw a flow as text, Mermaid or SVG.", _CODE),
     "registry": Entry("Print everything found in the worker files, as JSON.", _CODE),
-    "check": Entry("Check which open runs cannot continue with the current code.", _CODE),
+    "check": Entry("Check which open runs do not fit the current code.", _CODE),
     "settings": Entry("Print every setting and where its value comes from.", _CODE),
     "doctor": Entry("Run health checks; 'doctor RUN' explains why a run is not moving.", _STORE),
     "outbox": Entry("Relay work from a table in your own database: create, sql, relay.", _STORE),

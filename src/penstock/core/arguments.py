@@ -34,6 +34,6 @@ def check_tags(values: Mapping[str, str] | None, what: str) -> dict[str, str]:
     if values is not None and not isinstance(values, Mapping):
         raise BadArgument(f"{what} must be a mapping of names to values, such as {{'customer': 'ada'}}, got {values!r}")
     for name, value in (values or {}).items():
-        check_text(name, f"a name in {what}")
-        check_text(value, f"{what} {name!r}")
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise BadArgument(f"{what} must have strings as names and values, got {name!r}: {value!r}")
     return dict(values or {})

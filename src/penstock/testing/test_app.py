@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from ..app import App
-from ..app.arguments import NoInput, StartOptions
+from ..app.arguments import NoInput, StartOptions, check_choice
 from ..app.waits import WaitView
 from ..app.workers import RunnerFactory
 from ..core.durations import Duration, to_ms
@@ -196,6 +196,10 @@ class TestApp(App):
             attempt: Which attempt to crash.
             after: Crash after the handler, with everything it recorded lost. Default: before the handler.
         """
+        names = {name for flow in self.registry.flows.values() for name in flow.steps}
+        names |= {name for _, name in self.registry.jobs}
+        if "*" not in names:  # a handler of jobs of any name
+            check_choice(step, sorted(names), "step")
         self._crash_plan.add(step, attempt, after)
 
     # Inspect

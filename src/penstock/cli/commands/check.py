@@ -24,13 +24,13 @@ def check(
     flow: Annotated[str | None, Parameter(help="Only runs of this flow.")] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Check which open runs cannot continue with the current worker files.
+    """Check which open runs do not fit the current worker files.
 
     Re-executes each open step with its recorded results, up to its first call
     that has none. Reports recorded calls that are no longer made, new calls
     before recorded ones, and calls in another order. Nothing is written or
     emitted, and functions passed to ctx.run are not called, but handler code
-    outside ctx.run runs. Exits with 1 if a run cannot continue.
+    outside ctx.run runs. Exits with 1 if a run does not fit.
     """
     refuse_memory_store(common)
     warn("Warning: this re-executes handlers up to their last recorded call. Code outside ctx.run runs again.")
@@ -55,5 +55,5 @@ def _print(checked: PreflightReport, json: bool) -> None:
         step = one.step if one.n == 1 else f"{one.step}#{one.n}"
         print(f"run {one.run}, step {step}: {one.reason} [{one.code}]")
     scope = f"{pluralize(checked.steps, 'open step')} of {pluralize(checked.runs, 'open run')}"
-    verdict = f"{checked.broken_steps} cannot" if checked.broken else "all can"
-    print(f"Checked {scope}: {verdict} continue with this code.")
+    verdict = f"{checked.broken_steps} would fail or repeat work" if checked.broken else "all can continue"
+    print(f"Checked {scope}: {verdict} with this code.")

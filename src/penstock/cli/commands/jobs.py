@@ -48,9 +48,15 @@ def list_jobs(
     secrets = SecretFilter(common, reveal)
     rows = asyncio.run(_list(common, queue, state, after, read_limit(limit)))
     print_rows(
-        [job_to_dict(row, secrets) for row in rows], _COLUMNS, json=common.json, empty=f"No jobs in queue {queue}."
+        [job_to_dict(row, secrets) for row in rows], _COLUMNS, json=common.json, empty=_describe_none(queue, state)
     )
     return 0
+
+
+def _describe_none(queue: str, state: JobState | None) -> str:
+    if state is not None:
+        return f"No {state.value} jobs in queue {queue}."
+    return f"No unfinished jobs in queue {queue}; --state completed and --state failed list the others."
 
 
 @jobs.command

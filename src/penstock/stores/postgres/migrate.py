@@ -20,20 +20,20 @@ async def prepare(connection: Connection, sql: Statements, address: Address) -> 
     """Apply the missing migrations when a store is opened, unless the URL forbids it."""
     applied = await _applied(connection, sql)
     if len(applied) < len(migrations()) and not address.migrate:
-        raise await _not_set_up(connection, sql, address)
+        raise await _not_set_up(connection, sql, address, is_older=bool(applied))
     return await migrate(connection, sql, address)
 
 
-async def _not_set_up(connection: Connection, sql: Statements, address: Address) -> StoreError:
+async def _not_set_up(connection: Connection, sql: Statements, address: Address, *, is_older: bool) -> StoreError:
     """Return the error for a schema without our tables, with the schemas of this database that have them."""
+    if is_older:
+        return StoreError(f"{address.shown} has tables of an older Penstock; run `penstock migrate`")
     others = [row[0] for row in await connection.fetch(sql.schemas_in_use) if row[0] != sql.schema]
     if near := near_matches(sql.schema, others):
         hint = f"did you mean schema={near[0]}? Or"
     else:
         hint = f"Penstock's tables are in {', '.join(others)}; or" if others else ""
-    return StoreError(
-        f"{address.shown} is not set up for this version of Penstock; {f'{hint} run `penstock migrate`'.strip()}"
-    )
+    return StoreError(f"{address.shown} has no Penstock tables yet; {f'{hint} run `penstock migrate`'.strip()}")
 
 
 async def migrate(connection: Connection, sql: Statements, address: Address) -> list[int]:

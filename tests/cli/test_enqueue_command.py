@@ -57,7 +57,7 @@ def test_jobs_with_an_order_key_wait_for_each_other(penstock: Callable) -> None:
     assert (shown["state"], shown["orderKey"], shown["waitsFor"]) == ("held", "ada", ids[0])
     assert f"waitsFor    {ids[0]}" in penstock("jobs", "show", ids[1]).out
     refused = penstock("jobs", "promote", ids[1])
-    assert f"is held behind job '{ids[0]}', which has the same order key 'ada'" in refused.err
+    assert f"it waits for job '{ids[0]}', which has the same order key 'ada'" in refused.err
     assert penstock("schedules", "add", "daily", "--queue", "pictures", "--every", "1h", "--order-key", "x").code == 0
     assert penstock("schedules", "list", "--json").json["orderKey"] == "x"
 

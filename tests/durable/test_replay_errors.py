@@ -156,7 +156,7 @@ MISTAKES: list[tuple[Mistake, str, str]] = [
         r"day#1 was recorded as a wait .* reached night#1 without it",
     ),
     (a_wait_left_out, "non_determinism", r"time#1 was recorded as a wait .*reached its beginning without it"),
-    (a_first_that_lost_its_winner, "non_determinism", r"first#1 was recorded as won by 'late'.*later, paid"),
+    (a_first_that_lost_its_winner, "non_determinism", r"recorded 'late' as the winner of first#1.*later, paid"),
     (mistake_that_is_caught, "duplicate_name", r"the name 'a' is used for durable calls at"),
 ]
 

@@ -28,7 +28,7 @@ DECORATED = {
     "subscriptions": ('@step(subscriptions="a")', "subscriptions must be a list such as [Subscription("),
     "one subscription": ("@step(subscriptions=[5])", "a subscription must be a mapping with keys such as kind"),
     "on": ("@step(on=5)", "on must be the kind of an event"),
-    "one of on": ("@step(on=[5])", "on must contain event kinds"),
+    "one of on": ("@step(on=[5])", "each event kind in on must be words"),
     "emits": ("@step(emits=5)", "emits must be the kind of an event"),
     "accepts": ('@flow("f", accepts=5)', "accepts must be the kind of an event"),
     "start_on": ('@flow("f", start_on=5)', "start_on must be the kind of an event"),
@@ -127,7 +127,7 @@ def test_an_invalid_decorator_is_reported(what: str, tmp_path: Path) -> None:
 
 CONFIGS = {
     "triggers": ("{'triggers': 5}", "triggers must be the kind of an event"),
-    "emits": ("{'step': 's', 'emits': [5]}", "emits must contain event kinds"),
+    "emits": ("{'step': 's', 'emits': [5]}", "each event kind in emits must be words"),
     "subscriptions": ("{'subscriptions': {'eventKind': 'a'}}", "subscriptions must be a list"),
     "flow": ("{'flow': 'shop'}", "config.flow must be a mapping with keys such as id, role"),
     "dlq": ("{'dlq': 'q'}", "config.dlq must be a mapping with keys such as enabled, queue"),

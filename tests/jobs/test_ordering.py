@@ -193,7 +193,7 @@ async def test_a_redriven_dead_letter_goes_to_the_end_of_its_key(app: Any) -> No
 async def test_a_held_job_cannot_be_promoted(app: Any) -> None:
     async with app() as a:
         ids = await a.jobs.enqueue_many("mail", [1, 2], order_key="ada", delay="1h")
-        with pytest.raises(RunError, match=f"is held behind job '{ids[0]}', which has the same order key 'ada'"):
+        with pytest.raises(RunError, match=f"it waits for job '{ids[0]}', which has the same order key 'ada'"):
             await a.jobs.promote(ids[1])
         assert await a.jobs.promote(ids[0])
 

@@ -78,8 +78,8 @@ class Jobs:
         """
         if tx is not None and dedupe is not None:
             raise BadArgument(
-                "dedupe= cannot be used with tx=, because the holder of the key is only known at commit. Use "
-                "key= instead"
+                "dedupe= cannot be used with tx=, because it is only known when the transaction commits which job owns "
+                "the dedupe key. Use key= instead of dedupe="
             )
         async with self._app._transactions.writers(tx) as writers:
             ids = await writers.jobs.enqueue(
@@ -217,8 +217,8 @@ class Jobs:
         row = await self._row(id)
         if row.waits_for is not None:
             raise RunError(
-                f"job {id!r} is held behind job {row.waits_for!r}, which has the same order key {row.order_key!r}, and "
-                "cannot be promoted; promote or remove that job, or enqueue without order_key"
+                f"cannot promote job {id!r}: it waits for job {row.waits_for!r}, which has the same order key "
+                f"{row.order_key!r}. Promote or remove {row.waits_for!r} first"
             )
         return not await self._is_suspended(row) and await self._store.promote(id)
 

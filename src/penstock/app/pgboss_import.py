@@ -167,7 +167,7 @@ class PgBossImport:
             id = check_schedule_id(f"{queue}.{schedule.key}" if schedule.key else queue)
             if schedule.kind != "cron":
                 raise BadSchedule(
-                    f"schedules of kind {schedule.kind!r} cannot be moved, only cron schedules; add it by hand"
+                    f"its kind is {schedule.kind!r}, and only cron schedules can be copied from pg-boss; add it by hand"
                 )
             spec = make_spec(cron=schedule.cron, tz=schedule.tz)
             payload = parse_json(schedule.data, "its data") if schedule.data is not None else None

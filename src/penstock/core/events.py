@@ -146,8 +146,8 @@ class Streams:
         ):
             return name
         raise BadStream(
-            f"a stream name must be {self.namespace}:<type>:<id> with a type of "
-            f"{', '.join(type_ for type_ in self._types if type_ != 'global')}, or {self.global_stream}; got {name!r}"
+            f"a stream name must be {self.global_stream} or {self.namespace}:<type>:<id>, where <type> is one of "
+            f"{', '.join(type_ for type_ in self._types if type_ != 'global')}; got {name!r}"
         )
 
 

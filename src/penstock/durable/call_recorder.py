@@ -204,8 +204,8 @@ class CallRecorder:
             if won not in calls or not calls[won].is_done():
                 raise self.journal.make_error(
                     NonDeterminism,
-                    f"{call.key} was recorded as won by {won!r}, which now has no result among {', '.join(calls)}. "
-                    "Use a new name= for a ctx.first that has changed",
+                    f"an earlier attempt recorded {won!r} as the winner of {call.key}, but this ctx.first has the "
+                    f"calls {', '.join(calls)} now. If you change a ctx.first, pass a new name=",
                 )
             return won, calls[won].result()
 

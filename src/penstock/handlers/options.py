@@ -100,7 +100,7 @@ def read_rate_limit(limit: Any, key: Any) -> RateLimit | None:
         raise DefinitionError(f'rate_limit requires a duration longer than 0, such as "1m", got {limit!r}')
     if rate.per_key and key is None:
         raise DefinitionError(
-            "rate_limit is per key, which requires rate_key; set it to the path of the key in the input"
+            "this rate_limit is per key, but rate_key is not set; set rate_key to the path of the key in the input"
         )
     return RateLimit(rate.max, int(duration_ms), per_key=key is not None)
 
@@ -145,7 +145,7 @@ def read_kinds(name: str, value: Sequence[str] | str | None, where: str | None =
     for kind in kinds:
         if not isinstance(kind, str) or not kind:
             raise DefinitionError(
-                f"{name} must contain event kinds, dotted words such as 'order.paid', got {kind!r}",
+                f"each event kind in {name} must be words separated by dots, such as 'order.paid', got {kind!r}",
                 where=where,
             )
     return kinds

@@ -50,7 +50,7 @@ def read_subscriptions(on: Any, when: Any, map: Any, subscriptions: Any, where: 
     for name, value in (("when", when), ("map", map)):
         if value is not None and not kinds:
             raise DefinitionError(
-                f"{name} requires on=; with subscriptions=, set {name} on each subscription", where=where
+                f"{name} requires on=; if you use subscriptions= instead, set {name} on each of them", where=where
             )
     listens = [read_subscription({"kind": kind, "when": when, "map": map}, where) for kind in kinds]
     return (*listens, *read_subscription_list(subscriptions, where))

@@ -180,8 +180,8 @@ async def _show(common: CommonOptions, id: str) -> DeadLetter:
 async def _redrive_one(common: CommonOptions, id: str, inputs: list[Any] | None) -> RedriveResult:
     if inputs == [None]:
         raise UsageError(
-            "--input null cannot be combined with an ID; to redrive dead letters with null as their input, "
-            "use --all QUEUE"
+            "--input null cannot be combined with an ID; to replace the input of dead letters with null when you "
+            "redrive them, use --all QUEUE"
         )
     async with build_admin_app(common) as app:
         return await app.dead_letters.redrive(id, input=inputs[0] if inputs else None)

@@ -94,7 +94,7 @@ class Attempt:
     async def _run(self) -> AttemptResult:
         work, claim, channel = self.work, self.work.claim, self._channel
         try:
-            if is_given_up(claim, self._services.max_crashes):
+            if claim.crashes and is_given_up(claim, self._services.max_crashes):
                 raise WorkerLost(
                     f"{claim.crashes} workers died or stalled while running {claim.job}; it is not retried"
                 )
@@ -142,7 +142,8 @@ class Attempt:
         before = enter_attempt(channel.log_fields)
         try:
             if wait is None:
-                return await self._run_task()
+                self._has_called = self._is_in_handler = True
+                return await self._services.runner.run(self._make_task(None), channel)
             if wait.type == "time":
                 return await declared_waits.wait_after(wait, channel, self._run_task)
             awaited = await declared_waits.wait_before(wait, value, channel)

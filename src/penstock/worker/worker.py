@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.errors import StoreError
+from ..core.errors import StoreError, StoreUnavailable
 from ..core.outage_retry import OutageRetry
 from ..ports.runner import Runner
 from ..ports.unit import Claim, Committed, Unit
@@ -189,7 +189,11 @@ class Worker:
         has_freed_slot, is_vacated, attempt, resuming = False, False, None, None
         self._prefetcher.start(claim)
         try:
-            attempt = Attempt(await self._services.reads.call(self._engine.open, claim), self._services)
+            try:
+                work = await self._engine.open(claim)
+            except StoreUnavailable:
+                work = await self._services.reads.call(self._engine.open, claim)
+            attempt = Attempt(work, self._services)
             self._active[claim.token] = (claim, attempt)
             if interrupt is not None:
                 attempt.interrupt(interrupt)
@@ -197,7 +201,7 @@ class Worker:
                 attempt.interrupt(SHUTDOWN if self._stopping.is_set() else QUARANTINED)
             elif self._instrumentation is not None:
                 report_start(self._instrumentation, attempt.work, self.name)
-            if (resumed := attempt.work.on_resumed()) is not None:
+            if claim.memos and (resumed := attempt.work.on_resumed()) is not None:
                 resuming = self._loop.call_later(RESUMED_AFTER_S, self._record_resumed, resumed)
             result = await attempt.run()
             if self.scope is not None:

@@ -10,6 +10,7 @@ import pytest
 
 from penstock import flow
 from penstock.core.errors import (
+    BadArgument,
     NotJSON,
     PayloadError,
     PayloadTooDeep,
@@ -170,11 +171,17 @@ async def test_an_input_too_deep_is_refused(memory: Any) -> None:
             await a.start("one", deep)
 
 
-@pytest.mark.parametrize("bad", [{"tags": {"n": 1}}, {"tags": {1: "n"}}, {"correlation_id": 7}])
-async def test_invalid_text_is_refused(memory: Any, bad: dict[str, Any]) -> None:
+@pytest.mark.parametrize("tags", [{"n": 1}, {1: "n"}])
+async def test_tags_that_are_not_strings_are_refused(memory: Any, tags: Any) -> None:
+    async with memory(one) as a:
+        with pytest.raises(BadArgument, match="tags must have strings as names and values"):
+            await a.start("one", tags=tags)
+
+
+async def test_a_correlation_id_that_is_not_a_string_is_refused(memory: Any) -> None:
     async with memory(one) as a:
         with pytest.raises(PayloadError, match="must be a string"):
-            await a.start("one", **bad)
+            await a.start("one", correlation_id=7)
 
 
 async def test_tags_are_in_the_first_event(app: Any) -> None:

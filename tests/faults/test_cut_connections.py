@@ -44,8 +44,10 @@ class CuttingServer:
 
     @asynccontextmanager
     async def cutting(self) -> AsyncIterator[None]:
-        """Cut two connections every few milliseconds, `MAX_CUTS` times."""
-        task = asyncio.create_task(self._cut_redis() if self.is_redis else self._cut_postgres())
+        """Cut connections every few milliseconds, `MAX_CUTS` times, and first before the block starts."""
+        has_cut = asyncio.Event()
+        task = asyncio.create_task(self._cut_redis(has_cut) if self.is_redis else self._cut_postgres(has_cut))
+        await has_cut.wait()
         try:
             yield
         finally:
@@ -57,24 +59,26 @@ class CuttingServer:
     def is_redis(self) -> bool:
         return isinstance(self._server, redis_server.Server)
 
-    async def _cut_postgres(self) -> None:
+    async def _cut_postgres(self, has_cut: asyncio.Event) -> None:
         rng = random.Random(3)
         connection = await asyncpg.connect(self.url.partition("?")[0])
         try:
             while self.cuts < MAX_CUTS:
-                await asyncio.sleep(rng.random() * CUT_PAUSE_S)
                 await connection.execute(CUT)
                 self.cuts += 1
+                has_cut.set()
+                await asyncio.sleep(rng.random() * CUT_PAUSE_S)
         finally:
             connection.terminate()
 
-    async def _cut_redis(self) -> None:
+    async def _cut_redis(self, has_cut: asyncio.Event) -> None:
         rng = random.Random(3)
         assert isinstance(self._server, redis_server.Server)
         while self.cuts < MAX_CUTS:
-            await asyncio.sleep(rng.random() * CUT_PAUSE_S)
             await asyncio.to_thread(self._server.command, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             self.cuts += 1
+            has_cut.set()
+            await asyncio.sleep(rng.random() * CUT_PAUSE_S)
 
 
 @pytest.fixture(scope="module", params=["postgres", "redis"])

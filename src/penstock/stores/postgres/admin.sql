@@ -104,7 +104,10 @@ ORDER BY r.created LIMIT $1;
 -- name: queues
 -- Each state is counted in its partial index, so that no row of a finished job is read.
 SELECT q.name, q.paused, c.state, c.count FROM penstock.queues AS q LEFT JOIN (
-  SELECT queue, state, count(*) AS count FROM penstock.jobs WHERE state >= 4 GROUP BY queue, state
+  SELECT queue, state, sum(n) AS count FROM (
+    SELECT queue, state, count(*) AS n FROM penstock.jobs WHERE state >= 4 AND run IS NULL GROUP BY queue, state
+    UNION ALL SELECT queue, state, count(*) FROM penstock.jobs WHERE state >= 4 AND run IS NOT NULL GROUP BY queue, state
+  ) AS finished GROUP BY queue, state
   UNION ALL SELECT queue, 0, count(*) FROM penstock.jobs WHERE state = 0 GROUP BY queue
   UNION ALL SELECT queue, 1, count(*) FROM penstock.jobs WHERE state = 1 GROUP BY queue
   UNION ALL SELECT queue, 2, count(*) FROM penstock.jobs WHERE state = 2 GROUP BY queue
@@ -176,7 +179,17 @@ SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, 
        CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
          SELECT p.id FROM penstock.jobs AS p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
            AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM penstock.jobs
-WHERE queue = $1 AND state = $2 AND state >= 4 AND (finished, pk) > ($3, $4) ORDER BY finished, pk LIMIT $5;
+WHERE pk IN (
+  SELECT f.pk FROM (
+    (SELECT finished, pk FROM penstock.jobs
+     WHERE queue = $1 AND state = $2 AND state >= 4 AND run IS NULL AND (finished, pk) > ($3, $4)
+     ORDER BY finished, pk LIMIT $5)
+    UNION ALL
+    (SELECT finished, pk FROM penstock.jobs
+     WHERE queue = $1 AND state = $2 AND state >= 4 AND run IS NOT NULL AND (finished, pk) > ($3, $4)
+     ORDER BY finished, pk LIMIT $5)
+    ORDER BY finished, pk LIMIT $5) AS f)
+ORDER BY finished, pk;
 
 -- name: set_paused
 INSERT INTO penstock.queues (name, paused) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET paused = $2;
@@ -348,13 +361,20 @@ DELETE FROM penstock.streams WHERE name = ANY ($1);
 SELECT name FROM penstock.queues ORDER BY name;
 
 -- name: last_surplus_job
-SELECT finished, pk FROM penstock.jobs WHERE queue = $1 AND state >= 4 AND run IS NULL
+SELECT finished, pk FROM (
+  (SELECT finished, pk FROM penstock.jobs WHERE queue = $1 AND state = 4 AND run IS NULL ORDER BY finished DESC, pk DESC)
+  UNION ALL
+  (SELECT finished, pk FROM penstock.jobs WHERE queue = $1 AND state = 5 AND run IS NULL ORDER BY finished DESC, pk DESC)
+  UNION ALL
+  (SELECT finished, pk FROM penstock.jobs WHERE queue = $1 AND state = 6 AND run IS NULL ORDER BY finished DESC, pk DESC)
+) AS f
 ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET $2;
 
 -- name: old_jobs
 DELETE FROM penstock.jobs WHERE pk IN (
-  SELECT pk FROM penstock.jobs WHERE queue = $1 AND state >= 4 AND run IS NULL AND (finished, pk) <= ($2, $3)
-  ORDER BY finished, pk LIMIT $4 FOR UPDATE SKIP LOCKED)
+  SELECT pk FROM penstock.jobs
+  WHERE queue = $1 AND state = ANY ('{4,5,6}') AND state >= 4 AND run IS NULL AND (finished, pk) <= ($2, $3)
+  LIMIT $4 FOR UPDATE SKIP LOCKED)
 RETURNING coalesce(scope, id), id;
 
 -- name: expired_dedupe_keys

@@ -73,8 +73,10 @@ CREATE INDEX jobs_delayed ON jobs (queue, due) WHERE state = 1;
 CREATE INDEX jobs_active ON jobs (queue, lease) WHERE state = 2;
 CREATE INDEX jobs_suspended ON jobs (queue, pk) WHERE state = 3;
 CREATE INDEX jobs_held ON jobs (queue, pk) WHERE state = -1;
-CREATE INDEX jobs_finished ON jobs (queue, state, finished) WHERE state >= 4;
-CREATE INDEX jobs_ended ON jobs (queue, finished) WHERE state >= 4 AND run IS NULL;  -- in the order retention removes them
+-- Retention removes plain jobs by age; the jobs of a run go with the run. Each finished job is in one of the two.
+-- They contain `run` because SQLite reads it to check that condition: so it need not read the row.
+CREATE INDEX jobs_finished ON jobs (queue, state, run, finished) WHERE state >= 4 AND run IS NULL;
+CREATE INDEX steps_finished ON jobs (queue, state, finished, run) WHERE state >= 4 AND run IS NOT NULL;
 
 -- The first open job of a key runs, those behind it are held. A retried job gets a new pk: it goes to the end.
 CREATE INDEX jobs_ordered ON jobs (queue, order_key, pk) WHERE state < 4 AND order_key IS NOT NULL;

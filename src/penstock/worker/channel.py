@@ -125,16 +125,15 @@ class WorkerChannel:
 
     async def close_output(self) -> AttemptOutput:
         """Return what is not written yet of the live output; it goes with the attempt's last commit."""
+        output = self.empty_output()
         if self._live_log is None:  # as for most handlers
-            return self.empty_output()
+            return output
         rest = await self._live_log.close()
-        return AttemptOutput(rest.events, rest.progress, self._duration_ms(), rest.logs)
+        return AttemptOutput(rest.events, rest.progress, output.duration_ms, rest.logs)
 
     def empty_output(self) -> AttemptOutput:
-        return AttemptOutput([], None, self._duration_ms())
-
-    def _duration_ms(self) -> int:
-        return max(self._services.clock.now_ms() - self._started_ms, 0)  # the store's clock may go back
+        passed = self._services.clock.now_ms() - self._started_ms
+        return AttemptOutput([], None, passed if passed > 0 else 0)  # the store's clock may go back
 
     def dispose(self) -> None:
         """Break the reference cycles of the session, so that no garbage collector is needed."""

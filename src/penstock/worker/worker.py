@@ -92,7 +92,7 @@ class Worker:
             outages=outages,
             instrumentation=runtime.instrumentation,
             held=self._active,
-            may_claim=lambda: not self._stopping.is_set() and not self._quarantine.is_busy,
+            may_claim=lambda: not self._stopping.is_set() and self._quarantine.suspect is None,
             accept=self._accept,
         )
 
@@ -140,7 +140,7 @@ class Worker:
     def _accept(self, claim: Claim) -> None:
         """Start a new claim, or hold it as prefetched."""
         self._active[claim.token] = (claim, None)
-        if self._quarantine.is_busy:  # it was requested before
+        if self._quarantine.suspect is not None:  # it was requested before
             self._release((claim,), QUARANTINED)
         elif self._prefetcher.has_slot(claim.queue, self._slots_of(claim.queue)):
             self._start(claim)

@@ -21,12 +21,12 @@ from penstock.testing.contracts.cleanup import sweep_all
 
 # The tables of SQLite and Postgres. `streams` has a row for each queue, one for the global stream and one for the order of
 # all events (SQLite only): event ids continue where they ended. `waits` has the wait by which an event starts a flow.
-TABLES = {"queues", "streams", "schedules", "waits", "schema_versions"}
+TABLES = {"queues", "streams", "schedules", "waits", "schema_versions", "store_info"}
 # The same in Redis, with BullMQ's own keys of a queue.
 KEYS = {
     "nq:queues", "nq:streams", "nq:stream_heads", "nq:schedules", "nq:schedules:due", "nq:schedule:*", "nq:wait:*",
     "nq:waits:flow", "nq:topic:*", "nq:topic_keys:*", "nq:run:*:waits", "nq:sweep_cursors",
-    "bull:*:meta", "bull:*:id", "bull:*:events", "bull:*:marker", "bull:*:metrics:*", "bull:*:stalled-check", "bull:*:pc",
+    "bull:*:namespace", "bull:*:meta", "bull:*:id", "bull:*:events", "bull:*:marker", "bull:*:metrics:*", "bull:*:stalled-check", "bull:*:pc",
     "bull:*:metrics:completed:*", "bull:*:nq:dedupe_until:*",  # the latter with a test's clock only, else Redis expires it
 }  # fmt: skip
 

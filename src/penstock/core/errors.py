@@ -160,6 +160,12 @@ class StoreCorrupt(StoreError):
     code = "store_corrupt"
 
 
+class NamespaceMismatch(StoreError):
+    """The store belongs to another namespace."""
+
+    code = "namespace_mismatch"
+
+
 class HandlerError(PenstockError):
     """Base of errors that end an attempt."""
 

@@ -386,5 +386,5 @@ async def test_a_run_that_has_completed_is_replayed_to_its_end(app: Any, tmp_pat
             await a.wait_for_end(run)
         file = await saved(a, tmp_path, run)
     assert replay(file, handlers=shop(original)).steps == 1
-    with pytest.raises(AssertionError, match="ship#1 was recorded as ctx.run and is now ctx.wait.time"):
+    with pytest.raises(AssertionError, match=r"ship#1 was recorded as ctx.run and is now ctx.wait.time"):
         replay(file, handlers=shop(late))

@@ -141,8 +141,8 @@ class Journal:
         if entry.kind != kind:
             raise self.make_error(
                 NonDeterminism,
-                f"{key} was recorded as {_call(entry.kind)} and is now {_call(kind)}. Use a new name for the new call, so "
-                "that runs in progress keep what they recorded",
+                f"{key} was recorded as {_call(entry.kind)} and is now {_call(kind)}. Use a new name for the new "
+                "call, so that runs in progress keep what they recorded",
             )
         if entry.ord < self.position:
             raise self.make_error(

@@ -67,12 +67,26 @@ def sign(secret: str, id: str, timestamp: int, body: bytes) -> str:
         timestamp: The current time in seconds since the epoch.
         body: The bytes that are sent.
     """
-    return _sign(read_key(secret), id, timestamp, body)
+    return sign_with(read_key(secret), id, timestamp, body)
+
+
+def sign_with(key: bytes, id: str, timestamp: int, body: bytes) -> str:
+    """Return the signature of a call by the bytes of the key."""
+    if not isinstance(id, str) or not _ID.fullmatch(id):
+        raise BadSignature(
+            f"{ID_HEADER} must have 1 to 256 visible ASCII characters and no full stop, got {_shorten(id)}"
+        )
+    if type(timestamp) is not int or not 0 <= timestamp < _MAX_SECONDS:
+        raise _bad_timestamp(timestamp)
+    if not isinstance(body, bytes):
+        raise BadArgument(f"the body of a signed call must be the bytes as received, got {_shorten(body)}")
+    signed = f"{id}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
 def verify(key: bytes, signature: Signature, now: int) -> None:
     """Raise BadSignature unless one of the signatures is valid and the timestamp is recent."""
-    expected = _sign(key, signature.id, signature.timestamp, signature.body).encode()
+    expected = sign_with(key, signature.id, signature.timestamp, signature.body).encode()
     off = abs(now - signature.timestamp)
     if off > TOLERANCE_S:
         raise BadSignature(
@@ -109,19 +123,6 @@ def read_key(secret: str, name: str = "the secret") -> bytes:
             f"Make one with `{KEY_COMMAND}`"
         )
     return key
-
-
-def _sign(key: bytes, id: str, timestamp: int, body: bytes) -> str:
-    if not isinstance(id, str) or not _ID.fullmatch(id):
-        raise BadSignature(
-            f"{ID_HEADER} must have 1 to 256 visible ASCII characters and no full stop, got {_shorten(id)}"
-        )
-    if type(timestamp) is not int or not 0 <= timestamp < _MAX_SECONDS:
-        raise _bad_timestamp(timestamp)
-    if not isinstance(body, bytes):
-        raise BadArgument(f"the body of a signed call must be the bytes as received, got {_shorten(body)}")
-    signed = f"{id}.{timestamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
 def _bad_timestamp(value: Any) -> BadSignature:

@@ -11,7 +11,7 @@ import msgspec
 
 from ..core.errors import BadArgument, BadSignature, TriggerError
 from ..core.payload import pack, parse_json, to_plain
-from ..core.signatures import TOLERANCE_S, Signature, read_key, sign, verify
+from ..core.signatures import TOLERANCE_S, Signature, read_key, sign_with, verify
 from ..ports.unit import StateWrite
 from .wait_records import WaitBody
 
@@ -46,7 +46,7 @@ def read_signed_call(id: str, body: WaitBody, data: Any, signature: Signature, n
             f"signature must be a Signature, got a {type(signature).__name__}; make one with "
             "Signature.from_headers(headers, body)"
         )
-    key = read_key(_read_secret(body), str(body.signed))
+    key = _read_key(body)
     verify(key, signature, now_ms // 1000)
     if body.signed_id == "trigger" and signature.id != id:
         raise BadSignature(
@@ -67,17 +67,17 @@ def read_signed_call(id: str, body: WaitBody, data: Any, signature: Signature, n
 def sign_call(id: str, body: WaitBody, data: Any, now_ms: int) -> Signature:
     """Sign a call of a trigger with the secret that this process has."""
     sent, now = pack(data, "the data of a trigger"), now_ms // 1000
-    return Signature(id, now, sign(_read_secret(body), id, now, sent), sent)
+    return Signature(id, now, sign_with(_read_key(body), id, now, sent), sent)
 
 
-def _read_secret(body: WaitBody) -> str:
+def _read_key(body: WaitBody) -> bytes:
     if body.signed is None:
         raise BadSignature(
             f"trigger {body.name!r} names no secret, so that a signature cannot be checked; set signed= where the "
             "trigger is created, or fire it without a signature"
         )
     if secret := os.environ.get(body.signed):
-        return secret
+        return read_key(secret, body.signed)
     raise TriggerError(
         f"trigger {body.name!r} is signed with the secret in {body.signed}, which is not set in this process; set that "
         "environment variable where triggers are fired"

@@ -9,10 +9,10 @@ import pytest
 import redis
 
 import redis_server
-from conftest import TEST_TIMEOUT_S, AppHarness
 from penstock import flow, job
 from penstock.testing.until import until
 
+TEST_TIMEOUT_S = 20
 called: list[Any] = []
 
 
@@ -54,8 +54,8 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-async def test_input_that_is_not_json_fails_the_job_once(url: str, what: str) -> None:
-    async with AppHarness(url, handlers=[mail]) as app, app.workers.background():
+async def test_input_that_is_not_json_fails_the_job_once(url: str, what: str, app_factory: Any) -> None:
+    async with app_factory(url)(mail) as app, app.workers.background():
         assert await app.jobs.result(await app.enqueue("mail", 1), timeout=TEST_TIMEOUT_S) == "sent"
         add_raw(url, "mail", "foreign", "mail", BROKEN[what])
         row = await app.wait_for_state("foreign", "failed")
@@ -67,17 +67,17 @@ async def test_input_that_is_not_json_fails_the_job_once(url: str, what: str) ->
         assert await app.jobs.result(await app.enqueue("mail", 2), timeout=TEST_TIMEOUT_S) == "sent"
 
 
-async def test_a_job_calls_registered_handlers_only(url: str) -> None:
+async def test_a_job_calls_registered_handlers_only(url: str, app_factory: Any) -> None:
     """The name of a job and its data are data: neither is imported or evaluated."""
-    async with AppHarness(url, handlers=[mail]) as app, app.workers.background():
+    async with app_factory(url)(mail) as app, app.workers.background():
         add_raw(url, "mail", "foreign", "os.system", b'{"py/object": "os.system", "__reduce__": ["os.system", "id"]}')
         await app.wait_for_state("foreign", "completed")
         assert called == [{"py/object": "os.system", "__reduce__": ["os.system", "id"]}]
 
 
-async def test_the_queue_of_deliveries_starts_flows(url: str) -> None:
+async def test_the_queue_of_deliveries_starts_flows(url: str, app_factory: Any) -> None:
     """docs/security.md names this: the keys of this queue are worth as much as the App."""
-    async with AppHarness(url, handlers=[payout]) as app, app.workers.background():
+    async with app_factory(url)(payout) as app, app.workers.background():
         start = {"flow": "payout", "run": "forged", "input": 7, "correlationId": "c", "parent": "p"}
         add_raw(url, "penstock-events", "foreign", "start", json.dumps(start).encode())
 

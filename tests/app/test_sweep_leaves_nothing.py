@@ -46,7 +46,7 @@ async def order(input: Any, ctx: Context) -> Any:
 @step(flow="order", on="order.packed", mode="each")
 async def send(packed: Any, ctx: Context) -> None:
     if packed["n"] == 2:
-        trigger = await ctx.wait.trigger("approval", timeout="2d")
+        trigger = await ctx.wait.trigger("approval", timeout="2d", signed="SWEEP_SECRET")
         await trigger.wait()
 
 
@@ -82,7 +82,10 @@ async def _work(app: TestApp) -> None:
     run = await app.start("order", {"id": 7}, key="seven")
     await app.advance("2h")
     await app.emit("order.paid", {"id": 7})
-    await app.fire("approval", {"ok": True}, run=run)
+    await app.settle()
+    (trigger,) = await app.waits.list(run=run, kind="trigger")
+    token = await app.waits.token(trigger.id)
+    await app.waits.fire(token, signature=await app.waits.sign(token, {"ok": True}))
     await app.finish(run)
     cancelled = await app.start("order")
     await app.settle()
@@ -107,7 +110,8 @@ async def _work(app: TestApp) -> None:
 
 
 @pytest.mark.parametrize("kind", STORE_URLS)
-async def test_nothing_is_left_but_what_is_listed(kind: str, tmp_path: Path) -> None:
+async def test_nothing_is_left_but_what_is_listed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEP_SECRET", "a secret of at least 24 bytes")
     url = STORE_URLS[kind](tmp_path)
     handlers = (order, send, audit, broken, mail, kept, book)
     async with TestApp(url, handlers=handlers) as app:

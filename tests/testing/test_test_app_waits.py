@@ -158,7 +158,7 @@ async def test_a_crash_while_waiting_and_after() -> None:
     async with TestApp(handlers=[nap]) as app:
         app.crash("nap", attempt=2)
         run = await app.run_flow(nap, None)
-        assert (run.status, run.steps["nap"].attempt) == ("completed", 3)
+        assert (run.status, run.steps["nap"].attempt) == ("completed", 2)
 
 
 async def test_a_history_is_the_same_every_time(tmp_path: Path) -> None:

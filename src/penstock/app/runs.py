@@ -22,7 +22,7 @@ from ..ports.unit import FLOW
 from ..worker.engines import RunEngine
 from . import diagnosis, export, preflight, run_actions
 from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name
-from .store_urls import mask
+from .store_urls import shown_url
 from .views import RunSummary, add_stack, run_summary
 from .waits import describe_wait
 
@@ -402,7 +402,7 @@ class Runs:
         if row is None:
             is_job = await self._store.job(id) is not None
             hint = "this is the id of a job; use app.jobs.result" if is_job else "check the id and the URL"
-            raise UnknownRun(f"no run with id {id!r} in {mask(self._app.settings.url)}; {hint}")
+            raise UnknownRun(f"no run with id {id!r} in {shown_url(self._app.settings.url)}; {hint}")
         return row
 
     def _time_ms(self, time: datetime | Duration | None) -> int | None:

@@ -31,7 +31,7 @@ def read_input(text: str | None, option: str = "--input") -> Any:
         if text[:1] in ("{", "[") and "Expecting" in str(problem):  # Python's message for missing quotes
             hint = "put double quotes around names and text, and single quotes around the whole value"
             raise NotJSON(f'{problem}; {hint}: {before}\'{{"id": "A7"}}\'') from None
-        if not text[:1].isalpha():
+        if text[:1] in ("{", "[", '"', ""):
             raise
         raise NotJSON(
             f"{problem}; a string needs double quotes inside the single quotes: {before}'\"{text}\"'"

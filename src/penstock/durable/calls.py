@@ -163,10 +163,12 @@ class RunCall(DurableCall[Any]):
             async with asyncio.timeout(self._timeout_s) as limit:
                 value = self._fn()
                 return await value if inspect.isawaitable(value) else value
-        except TimeoutError:
+        except TimeoutError as late:
             if not limit.expired():
                 raise
-            raise AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout_s:g} s") from None
+            problem = AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout_s:g} s")
+            stopped = late.__cause__  # the cancellation: its traceback ends where the function was
+            raise problem.with_traceback(stopped and stopped.__traceback__) from None
 
 
 def call_failed(name: str, failures: int, problem: Exception) -> CallFailed:

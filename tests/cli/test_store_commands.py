@@ -52,6 +52,14 @@ def test_doctor_reports_each_problem_once(penstock: Callable, project: Path, opt
     assert "warning: " in penstock("flows").err  # other commands still log it
 
 
+def test_doctor_has_a_line_for_each_problem_of_the_worker_files(penstock: Callable, project: Path) -> None:
+    for name in ("a", "b"):
+        (project / "workers" / f"{name}.py").write_text("import no_such_module\n")
+    lines = [line for line in penstock("doctor").lines if "no_such_module" in line]
+    assert len(lines) == 2
+    assert len({line.index(str(project)) for line in lines}) == 1, "aligned"
+
+
 def test_doctor_finds_problems(penstock: Callable, project: Path) -> None:
     penstock("start", "greet")
     penstock("queues", "pause", "greet")

@@ -41,7 +41,7 @@ _OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED
 
 @dataclass(frozen=True)
 class Check:
-    """One health check and what it found."""
+    """One health check and what it found, on one line or more."""
 
     name: str
     ok: bool
@@ -84,7 +84,7 @@ def _check_settings(settings: Settings) -> Check:
 
 def _check_worker_files(registry: Registry) -> Check:
     if registry.problems:
-        problems = "; ".join(f"{problem} [{problem.code}]" for problem in registry.problems)
+        problems = "\n".join(f"{problem} [{problem.code}]" for problem in registry.problems)
         return Check("worker files", False, problems)
     return Check("worker files", True, f"{_count(registry.flows, 'flow')}, {_count(registry.jobs, 'job')}, no problems")
 
@@ -227,10 +227,10 @@ def _explain_failure(step: StepView) -> str:
     """Return where the user's code failed, and the command that shows more."""
     name = f"step {step.step!r}" if step.n == 1 else f"step {step.step!r} (instance {step.n})"
     text = f"{name} failed with {describe_error(step.error_name, step.error)}"
-    if step.file is not None:
-        text += f" at {short_path(step.file)}, line {step.line}"
-    if callers := [f"{short_path(one['file'])}:{one['line']} in {one['function']}" for one in step.frames]:
-        text += f" ({' > '.join(callers)})"
+    if frames := [f"{short_path(one['file'])}:{one['line']} in {one['function']}" for one in step.frames]:
+        text += f" at {' > '.join(frames)}"
+    elif step.file is not None:
+        text += f" at {short_path(step.file)}:{step.line}"
     if step.dead_letter is not None:
         text += f"; `penstock dlq show {step.dead_letter}` shows its input and its stack"
     return text

@@ -167,8 +167,8 @@ class RunCall(DurableCall[Any]):
             if not limit.expired():
                 raise
             problem = AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout_s:g} s")
-            stopped = late.__cause__  # the cancellation: its traceback ends where the function was
-            raise problem.with_traceback(stopped and stopped.__traceback__) from None
+            # Its cause is the cancellation, whose traceback ends where the function was.
+            raise problem.with_traceback(getattr(late.__cause__, "__traceback__", None)) from None
 
 
 def call_failed(name: str, failures: int, problem: Exception) -> CallFailed:

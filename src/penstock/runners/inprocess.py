@@ -56,8 +56,8 @@ class InProcessRunner:
             return result
         except TimeoutError as late:
             if timeout is not None and limit.expired():
-                stopped = late.__cause__  # the cancellation: its traceback ends where the handler was
-                raise _timed_out(timeout).with_traceback(stopped and stopped.__traceback__) from None
+                # Its cause is the cancellation, whose traceback ends where the handler was.
+                raise _timed_out(timeout).with_traceback(getattr(late.__cause__, "__traceback__", None)) from None
             raise
         except asyncio.CancelledError:
             if reason is None:

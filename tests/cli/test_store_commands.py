@@ -153,6 +153,8 @@ def test_open_and_failed_runs_continue_in_another_store(penstock: Callable, proj
     penstock("start", "greet", "--key", "open", "--input", '"Ada"')
     penstock("start", "greet", "--key", "late", "--delay", "1h")
     assert penstock("export", "--all", "all.jsonl", "--json").json == {"runs": 3, "file": "all.jsonl"}
+    assert penstock("export", "--all", "-").out == (project / "all.jsonl").read_text()
+    assert not (project / "-").exists()
     assert penstock("import", "all.jsonl", *OTHER, "--json").json == {"runs": 3}
     assert "result Hello, Ada!" in penstock("run", "greet", "--key", "open", *OTHER).out
     assert [json.loads(line)["run"] for line in penstock("dlq", "list", "fails", "--json", *OTHER).lines] == ["bad"]

@@ -37,7 +37,7 @@ def export(
     run
         The run's id.
     file
-        The file to write; default standard output.
+        The file to write; default, and for -, standard output.
     """
     if all and file is not None:
         raise UsageError("--all takes only a FILE, for example: penstock export --all runs.jsonl")
@@ -45,6 +45,7 @@ def export(
         run, file = None, run
     elif run is None:
         raise UsageError("pass either the id of a RUN or --all")
+    file = None if file == "-" else file
     if file is not None and Path(file).exists() and not confirm(f"Overwrite {file}?", yes):
         return EXIT_FAILED
     count = asyncio.run(_export(common, run, file))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -148,14 +149,18 @@ def test_a_run_is_exported_and_imported_as_it_was(penstock: Callable, project: P
         assert penstock(*look, *OTHER).out == penstock(*look).out
 
 
-def test_open_and_failed_runs_continue_in_another_store(penstock: Callable, project: Path) -> None:
+def test_open_and_failed_runs_continue_in_another_store(
+    penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     penstock("run", "fails", "--key", "bad")
     penstock("start", "greet", "--key", "open", "--input", '"Ada"')
     penstock("start", "greet", "--key", "late", "--delay", "1h")
     assert penstock("export", "--all", "all.jsonl", "--json").json == {"runs": 3, "file": "all.jsonl"}
     assert penstock("export", "--all", "-").out == (project / "all.jsonl").read_text()
     assert not (project / "-").exists()
-    assert penstock("import", "all.jsonl", *OTHER, "--json").json == {"runs": 3}
+    assert "unknown option --al [usage]" in penstock("export", "--al").err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((project / "all.jsonl").read_bytes())))
+    assert penstock("import", "-", *OTHER, "--json").json == {"runs": 3}
     assert "result Hello, Ada!" in penstock("run", "greet", "--key", "open", *OTHER).out
     assert [json.loads(line)["run"] for line in penstock("dlq", "list", "fails", "--json", *OTHER).lines] == ["bad"]
     assert penstock("runs", "retry", "bad", *OTHER).code == 0

@@ -17,13 +17,14 @@ from ...app.export import iterate_run_ids
 from ..errors import EXIT_FAILED, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import Yes, confirm, print_json, show_progress
+from ..parse import check_positional
 from ..session import build_store_app
 from ..tables import pluralize
 
 
 def export(
-    run: str | None = None,
-    file: str | None = None,
+    run: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     /,
     *,
     all: Annotated[bool, Parameter(negative="", show_default=False, help="Export every run in the store.")] = False,
@@ -39,6 +40,7 @@ def export(
     file
         The file to write; default, and for -, standard output.
     """
+    run, file = check_positional(run), check_positional(file)
     if all and file is not None:
         raise UsageError("--all takes only a FILE, for example: penstock export --all runs.jsonl")
     if all:

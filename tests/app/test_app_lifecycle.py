@@ -134,7 +134,7 @@ async def test_a_closed_app_raises(app: Any) -> None:
         lambda: a.enqueue("sums", [1]),
         lambda: a.events.read("nq:global"),
     ):
-        with pytest.raises(StoreUnavailable, match="closed"):
+        with pytest.raises(StoreUnavailable, match=r"^this App is closed, and with it the store .*; call it before"):
             await ask()
 
 

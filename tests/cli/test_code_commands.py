@@ -131,6 +131,8 @@ def test_settings_and_their_sources(penstock: Callable, project: Path, monkeypat
     assert found["url"] == ("redis://user:***@host/0", "argument url")
     assert found["grace"][1] == "default"
     assert "5.0 s" in penstock("settings").out
+    (kept,) = [line for line in penstock("settings").lines if line.startswith("keep_runs")]
+    assert kept.split()[1] == "all"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -190,7 +190,7 @@ async def test_waits_for_events_survive_a_retry(kit: Any) -> None:
     @flow("flaky", emits=[], retry=3)
     async def flaky(order: Any, ctx: Context) -> Any:
         first = await ctx.wait.event("tick")
-        if ctx.attempt == 2:
+        if ctx.attempt == 1:
             raise RuntimeError("no")
         return [first.data, (await ctx.wait.event("tick")).data]
 

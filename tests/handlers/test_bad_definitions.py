@@ -104,7 +104,12 @@ DECORATED = {
     "a step's parentheses": ("@step", "@step requires parentheses, as in @step()"),
     "a flow's name": ("@flow", '@flow requires a name, such as @flow("x")'),
     "no name": ("@flow()", '@flow requires a name, as in @flow("name")'),
-    "an unnamed value": ('@job("mail")', "@job got the positional argument 'mail'; use @job()"),
+    "an unnamed queue": (
+        '@job("mail")',
+        "@job got the positional argument 'mail'; did you mean @job(queue='mail')? Pass options as name=value",
+    ),
+    "an unnamed event": ('@step("paid")', "did you mean @step(on='paid')?"),
+    "an unnamed value": ("@job(3)", "@job got the positional argument 3; use @job(). Pass options as name=value"),
     "an unknown option": ("@job(retries=3)", "@job has an unknown key 'retries'; did you mean 'retry'?"),
     "one of a step": (
         "@step(nothing_like_it=3)",

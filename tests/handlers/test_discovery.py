@@ -424,6 +424,17 @@ def test_an_unknown_compensation_is_reported_with_the_nearest_step(memory: Any) 
     assert "did you mean 'refund'" in app.registry.problems[0].message
 
 
+def test_a_misspelt_event_has_a_near_match(memory: Any) -> None:
+    @flow("f", emits=["order.created"])
+    async def begin() -> None: ...
+
+    @step(on="order.creatd")
+    async def lost() -> None: ...
+
+    (problem,) = memory(begin, lost).registry.problems
+    assert "listens to order.creatd and no flow emits that; did you mean 'order.created'?" in problem.message
+
+
 def test_an_unreachable_step_is_reported(memory: Any) -> None:
     @flow("f", emits=["go"])
     async def begin() -> None: ...
@@ -438,6 +449,7 @@ def test_an_unreachable_step_is_reported(memory: Any) -> None:
     assert sorted(codes(app)) == ["unknown_flow", "unreachable_step"]
     described = {p.code: p.message for p in app.registry.problems}
     assert "never.emitted" in described["unreachable_step"]
+    assert "add the kind to the emits of a step" in described["unreachable_step"]
     assert "flow 'g'" in described["unknown_flow"]
 
 

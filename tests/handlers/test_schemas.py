@@ -66,7 +66,7 @@ async def test_an_invalid_input_is_refused_at_the_start(memory: Any, schema: Any
     async def typed(input: Any) -> None: ...
 
     async with memory(typed) as a:
-        with pytest.raises(SchemaViolation, match="the input of typed"):
+        with pytest.raises(SchemaViolation, match="the input of flow 'typed'"):
             await a.start("typed", bad)
         assert await a.runs.list() == []
 
@@ -252,3 +252,41 @@ def test_an_invalid_event_schema_is_reported(memory: Any) -> None:
     (problem,) = app.registry.problems
     assert "nonsense" in problem.message
     assert "bad" not in app.registry.flows
+
+
+@every_schema
+async def test_a_misspelt_required_field_has_a_near_match(memory: Any, schema: Any) -> None:
+    @flow("shop", input_schema=schema)
+    async def typed(input: Any) -> None: ...
+
+    async with memory(typed) as a:
+        with pytest.raises(SchemaViolation, match=r"the input of flow 'shop' .*; got 'idd', did you mean 'id'\?"):
+            await a.start("shop", {"idd": 7, "name": "x"})
+        with pytest.raises(SchemaViolation) as it:
+            await a.start("shop", {"name": "x"})
+        assert "did you mean" not in str(it.value), "a known field is not a misspelt one"
+
+
+async def test_a_misspelt_field_of_an_inner_object(memory: Any) -> None:
+    @dataclasses.dataclass
+    class Basket:
+        orders: list[DataOrder]
+
+    @job(queue="q")
+    async def typed(input: Basket) -> None: ...
+
+    async with memory(typed) as a:
+        with pytest.raises(SchemaViolation, match=r"got 'idd', did you mean 'id'\?"):
+            await a.enqueue("q", {"orders": [{"id": 1}, {"idd": 2}]})
+
+
+@every_schema
+async def test_a_missing_input_names_the_flow(memory: Any, schema: Any) -> None:
+    @flow("shop", input_schema=schema)
+    async def typed(input: Any) -> None: ...
+
+    async with memory(typed) as a:
+        with pytest.raises(
+            SchemaViolation, match=r"^the input of flow 'shop' .*; pass input=, or --input on the command"
+        ):
+            await a.start("shop")

@@ -14,11 +14,14 @@ import msgspec
 from .. import __version__
 from ..core.clock import from_iso, to_iso
 from ..core.durations import format_ms
-from ..core.errors import PenstockError
+from ..core.errors import AwaitTimeout, PenstockError
 from ..core.events import Event
 from ..core.payload import unpack
+from ..core.schemas import example_text
 from ..core.tracebacks import describe_error, short_path
-from ..flows.run_record import PAUSED
+from ..durable.wait_records import EVENT, TIME, TRIGGER
+from ..flows.reducer import StepView
+from ..flows.run_record import FAILED, PAUSED
 from ..handlers.registry import Registry
 from ..ports.store import JobRow, QueueRow, RunRow
 from ..ports.unit import FLOW, JobState
@@ -38,7 +41,7 @@ _OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED
 
 @dataclass(frozen=True)
 class Check:
-    """One health check and what it found."""
+    """One health check and what it found, on one line or more."""
 
     name: str
     ok: bool
@@ -81,7 +84,7 @@ def _check_settings(settings: Settings) -> Check:
 
 def _check_worker_files(registry: Registry) -> Check:
     if registry.problems:
-        problems = "; ".join(f"{problem} [{problem.code}]" for problem in registry.problems)
+        problems = "\n".join(f"{problem} [{problem.code}]" for problem in registry.problems)
         return Check("worker files", False, problems)
     return Check("worker files", True, f"{_count(registry.flows, 'flow')}, {_count(registry.jobs, 'job')}, no problems")
 
@@ -168,7 +171,11 @@ async def why(app: App, run: str) -> list[str]:
     engine = app._engines.of_run(row)
     events = await app.events.read_all(app._bodies.run(row.kind, run))
     if row.closed:
-        return [_explain_end(row, events), *_explain_failures(getattr(engine.view(events), "steps", {}))]
+        failed = [step for step in getattr(engine.view(events), "steps", {}).values() if step.status == "failed"]
+        return [
+            _explain_end(row, events, failed),
+            *(_explain_failure(step) for step in failed[:MAX_FAILURES_EXPLAINED]),
+        ]
     queues = {queue.name: queue for queue in await app.store.queues()}
     workers = _workers(events)
     waits = await app.waits.list(run=run, limit=1000)
@@ -191,29 +198,42 @@ def _workers(events: Sequence[Event]) -> dict[str, str]:
     return {meta["jobId"]: f"worker {meta.get('worker')}" for meta in started if "jobId" in meta}
 
 
-def _explain_end(row: RunRow, events: Sequence[Event]) -> str:
+def _explain_end(row: RunRow, events: Sequence[Event], failed: Sequence[StepView]) -> str:
     at, data = _last_change(row, events)
     cause = data.get("error") or data.get("reason")
     ended = f"it ended as {row.status} at {at}{f' ({cause})' if cause else ''}"
-    can_retry = row.status == "failed" and row.kind == FLOW
-    return f"{ended}; `penstock runs retry {row.id}` retries its failed steps" if can_retry else ended
+    if row.status != FAILED or row.kind != FLOW:
+        return ended
+    if not failed or any(step.code != AwaitTimeout.code for step in failed):
+        return f"{ended}; `penstock runs retry {row.id}` retries its failed steps"
+    repeat = f"`penstock runs replay {row.id}` starts a new run with the same input"
+    if (before := _last_wait(events, failed[-1])) is not None:
+        repeat = f"`penstock runs fork {row.id} --at {before}` repeats only that step, in a new run, and {repeat}"
+    return f"{ended}; a retry would find the same expired wait: {repeat}"
 
 
-def _explain_failures(steps: dict[str, Any]) -> list[str]:
-    """Return a sentence for each failed step: where the user's code failed, and the command that shows more."""
-    sentences = []
-    for step in steps.values():
-        if step.status == "failed":
-            name = f"step {step.step!r}" if step.n == 1 else f"step {step.step!r} (instance {step.n})"
-            text = f"{name} failed with {describe_error(step.error_name, step.error)}"
-            if step.file is not None:
-                text += f" at {short_path(step.file)}, line {step.line}"
-            if callers := [f"{short_path(one['file'])}:{one['line']} in {one['function']}" for one in step.frames]:
-                text += f" ({' > '.join(callers)})"
-            if step.dead_letter is not None:
-                text += f"; `penstock dlq show {step.dead_letter}` shows its input and its stack"
-            sentences.append(text)
-    return sentences[:MAX_FAILURES_EXPLAINED]
+def _last_wait(events: Sequence[Event], step: StepView) -> str | None:
+    """Return the id of the event that records the last wait of a step."""
+    kinds = {f"step.await.{kind}" for kind in (TIME, EVENT, TRIGGER)}
+    own = (
+        e.id
+        for e in reversed(events)
+        if e.kind in kinds and (e.step, (e.meta or {}).get("n", 1)) == (step.step, step.n)
+    )
+    return next(own, None)
+
+
+def _explain_failure(step: StepView) -> str:
+    """Return where the user's code failed, and the command that shows more."""
+    name = f"step {step.step!r}" if step.n == 1 else f"step {step.step!r} (instance {step.n})"
+    text = f"{name} failed with {describe_error(step.error_name, step.error)}"
+    if frames := [f"{short_path(one['file'])}:{one['line']} in {one['function']}" for one in step.frames]:
+        text += f" at {' > '.join(frames)}"
+    elif step.file is not None:
+        text += f" at {short_path(step.file)}:{step.line}"
+    if step.dead_letter is not None:
+        text += f"; `penstock dlq show {step.dead_letter}` shows its input and its stack"
+    return text
 
 
 def _explain_pause(row: RunRow, events: Sequence[Event]) -> str:
@@ -242,9 +262,10 @@ def _explain_wait(app: App, wait: WaitView) -> str:
         command = f"penstock emit {wait.event}" + (f" --data '{match}'" if match else "")
         return f"{waiting} for event {wait.event}{match and f' matching {match}'}; `{command}` resolves it"
     signed, sign = (", with a signature", " --sign") if wait.signed else ("", "")
+    data = f" --data '{example_text(wait.schema)}'" if wait.schema is not None else ""
     return (
         f"{waiting} for its trigger {wait.name!r} ({wait.id}) to be fired{signed}; "
-        f"`penstock fire{sign} $(penstock waits token {wait.id})` fires it"
+        f"`penstock fire{sign} $(penstock waits token {wait.id}){data}` fires it"
     )
 
 

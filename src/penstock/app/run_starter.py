@@ -47,7 +47,7 @@ class RunStarter:
         data = pack(input, f"the input of flow {known.name!r}")
         entry = known.definition.entry.handler
         value = unpack(data)
-        entry.check_input(value)
+        entry.check_start(value, f"flow {known.name!r}")
         key = key if key is not None else entry.make_key(value, known.name)
         run = self.new_id(key if key is not None else default_key)
         is_new = await self._commands.start(

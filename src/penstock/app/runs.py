@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from ..core.arguments import check_tags, resolve_due
 from ..core.clock import datetime_to_ms
 from ..core.durations import Duration, to_ms
-from ..core.errors import PayloadTooLarge, RunCancelled, RunError, RunFailed, UnknownRun
+from ..core.errors import PayloadTooLarge, RunCancelled, RunError, RunFailed, UnknownRun, WaitTimeout
 from ..core.events import Event
 from ..core.ids import BadId, event_seq
 from ..core.outage_retry import OutageRetry, deadline
@@ -22,7 +23,7 @@ from ..ports.unit import FLOW
 from ..worker.engines import RunEngine
 from . import diagnosis, export, preflight, run_actions
 from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name
-from .store_urls import mask
+from .store_urls import shown_url
 from .views import RunSummary, add_stack, run_summary
 from .waits import describe_wait
 
@@ -182,7 +183,7 @@ class Runs:
             id: The run's id.
             timeout: Raise WaitTimeout after this long.
         """
-        async with deadline(f"run {id!r}", timeout, "its queues") as outage_retry:
+        async with self._deadline(id, timeout) as outage_retry:
             return run_summary(await self._wait(id, outage_retry))
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
@@ -192,7 +193,7 @@ class Runs:
             id: The run's id.
             timeout: Raise WaitTimeout after this long.
         """
-        async with deadline(f"run {id!r}", timeout, "its queues") as outage_retry:
+        async with self._deadline(id, timeout) as outage_retry:
             row = await self._wait(id, outage_retry)
             return await outage_retry.call(self._result, row)
 
@@ -277,7 +278,7 @@ class Runs:
         """
         return self._follow(id, after)
 
-    async def preflight(self, flow: str | None = None) -> preflight.PreflightReport:
+    async def preflight(self, flow: str | None = None, *, accept: Sequence[str] = ()) -> preflight.PreflightReport:
         """Check every open run against the loaded code and report those that cannot continue.
 
         It reports recorded calls that are no longer made, new calls before recorded ones, and calls in another order.
@@ -285,8 +286,9 @@ class Runs:
 
         Args:
             flow: Check only runs of this flow.
+            accept: Names of new calls that open runs may make now, such as "notify"; for an emit, the event's kind.
         """
-        return await preflight.check_runs(self._app, flow)
+        return await preflight.check_runs(self._app, flow, accept)
 
     async def export(self, id: str) -> bytes:
         """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store.
@@ -361,6 +363,18 @@ class Runs:
             view.status = row.status  # a step is queued of which no event tells yet
         return view  # type: ignore[no-any-return]
 
+    @asynccontextmanager
+    async def _deadline(self, id: str, timeout: Duration | None) -> AsyncIterator[OutageRetry]:
+        """Yield a retry policy for reads; raise WaitTimeout with what the run waits for when the time is up."""
+        try:
+            async with deadline(f"run {id!r}", timeout, "its queues") as outage_retry:
+                yield outage_retry
+        except WaitTimeout as problem:
+            if problem.__cause__ is not None:  # the store does not answer
+                raise
+            waits = "; ".join(await self._waits_for(await self._row(id)))
+            raise WaitTimeout(f"run {id!r} did not end within {timeout}; it is {waits}") if waits else problem from None
+
     async def _wait(self, id: str, outage_retry: OutageRetry) -> RunRow:
         with self._store.signals.listen(f"run:{id}") as listener:
             while not (row := await outage_retry.call(self._row, id)).closed:
@@ -402,7 +416,7 @@ class Runs:
         if row is None:
             is_job = await self._store.job(id) is not None
             hint = "this is the id of a job; use app.jobs.result" if is_job else "check the id and the URL"
-            raise UnknownRun(f"no run with id {id!r} in {mask(self._app.settings.url)}; {hint}")
+            raise UnknownRun(f"no run with id {id!r} in {shown_url(self._app.settings.url)}; {hint}")
         return row
 
     def _time_ms(self, time: datetime | Duration | None) -> int | None:

@@ -99,6 +99,11 @@ def _sqlite_mode(url: str) -> str | None:
     return mode
 
 
+def shown_url(url: str) -> str:
+    """Return a URL for messages: without passwords, and without what `readable_url` may have added."""
+    return mask(re.sub(r"[?&](migrate=no|mode=ro)$", "", url))
+
+
 def mask(url: str) -> str:
     """Return a URL for messages, without passwords."""
     url = re.sub(r"(?i)([?&][^=&]*(?:password|passwd|secret|token|sslkey)[^=&]*=)[^&#]+", r"\1***", url)

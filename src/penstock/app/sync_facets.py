@@ -238,7 +238,7 @@ class SyncRuns:
         """
         return self._portal.iterate(self._facet.follow(id, after=after))
 
-    def preflight(self, flow: str | None = None) -> preflight.PreflightReport:
+    def preflight(self, flow: str | None = None, *, accept: Sequence[str] = ()) -> preflight.PreflightReport:
         """Check every open run against the loaded code and report those that cannot continue.
 
         It reports recorded calls that are no longer made, new calls before recorded ones, and calls in another order.
@@ -246,8 +246,9 @@ class SyncRuns:
 
         Args:
             flow: Check only runs of this flow.
+            accept: Names of new calls that open runs may make now, such as "notify"; for an emit, the event's kind.
         """
-        return self._portal.call(self._facet.preflight(cast(Any, flow)))
+        return self._portal.call(self._facet.preflight(cast(Any, flow), accept=accept))
 
     def export(self, id: str) -> bytes:
         """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store.

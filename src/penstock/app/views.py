@@ -46,7 +46,7 @@ class JobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     state: JobState
     input: Any = None
     priority: int = 0
-    attempt: int = 0
+    attempt: int = 0  # the one that runs or ended last; a step that waits has not ended its attempt
     failures: int = 0  # attempts that failed
     crashes: int = 0  # attempts whose worker disappeared
     created_at: str = ""

@@ -34,6 +34,7 @@ class WaitView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     match: Any = None
     trigger: str | None = None  # webhook, user or api
     signed: bool = False
+    schema: Any = None  # JSON schema of a trigger's data
 
 
 class Waits:
@@ -119,4 +120,5 @@ def wait_view(row: WaitRow) -> WaitView:
         match=body.match or None,
         trigger=body.type,
         signed=body.signed is not None,
+        schema=body.schema,
     )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core.durations import MAX_DURATION_TEXT, to_ms
 from ..core.errors import NotJSON
 from ..core.payload import parse_json
 from .errors import UsageError
+
+T = TypeVar("T", str, str | None)
 
 
 def read_input(text: str | None, option: str = "--input") -> Any:
@@ -31,11 +33,18 @@ def read_input(text: str | None, option: str = "--input") -> Any:
         if text[:1] in ("{", "[") and "Expecting" in str(problem):  # Python's message for missing quotes
             hint = "put double quotes around names and text, and single quotes around the whole value"
             raise NotJSON(f'{problem}; {hint}: {before}\'{{"id": "A7"}}\'') from None
-        if not text[:1].isalpha():
+        if text[:1] in ("{", "[", '"', ""):
             raise
         raise NotJSON(
             f"{problem}; a string needs double quotes inside the single quotes: {before}'\"{text}\"'"
         ) from None
+
+
+def check_positional(text: T) -> T:
+    """Return an argument that may be `-`; raise for one that is most likely a misspelt option."""
+    if text is not None and text != "-" and text.startswith("-"):
+        raise UsageError(f"unknown option {text}")
+    return text
 
 
 def read_tags(tags: list[str] | None) -> dict[str, str]:

@@ -132,7 +132,7 @@ class Context:
     Attributes:
         job_id: The id of the job.
         queue: The queue the job was claimed from.
-        attempt: The number of this attempt, from 1.
+        attempt: The number of this attempt, from 1. A resume after a wait keeps it.
         run_id: The id of the run; None for a plain job.
         flow: The name of the flow; None for a plain job.
         step: The name of the step; None for a plain job.

@@ -24,7 +24,7 @@ Every class has a stable `code`; HTTP, CLI, events and docs show the same one.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class PenstockError(Exception):
@@ -146,6 +146,14 @@ class StoreClosed(StoreUnavailable):
     """The App or the store is closed."""
 
     code = "store_closed"
+
+    @classmethod
+    def of(cls, store: object) -> Self:
+        """Build the error for a call to a closed store."""
+        return cls(
+            f"this App is closed, and with it the store {store}; call it before `close` or inside `async with`, or "
+            "open it again"
+        )
 
 
 class StoreFull(StoreUnavailable):

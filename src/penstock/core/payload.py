@@ -127,12 +127,13 @@ def _dump(model: Any, path: str) -> Any:
     try:
         return model.model_dump(mode="json", by_alias=True)
     except ValueError as problem:  # pydantic raises a subclass of it
-        raise NotJSON(f"{path} is a {type(model).__name__}, which cannot be converted to JSON: {problem}") from None
+        kind = type(model).__name__
+        raise NotJSON(f"{path} is of type {kind}, which cannot be converted to JSON: {problem}") from None
 
 
 def _no_json_form(value: Any, path: str) -> NotJSON:
     return NotJSON(
-        f"{path} is a {type(value).__name__}, which cannot be converted to JSON; use dicts, lists, strings, "
+        f"{path} is of type {type(value).__name__}, which cannot be converted to JSON; use dicts, lists, strings, "
         "numbers, booleans, None, dataclasses or models"
     )
 

@@ -163,10 +163,12 @@ class RunCall(DurableCall[Any]):
             async with asyncio.timeout(self._timeout_s) as limit:
                 value = self._fn()
                 return await value if inspect.isawaitable(value) else value
-        except TimeoutError:
+        except TimeoutError as late:
             if not limit.expired():
                 raise
-            raise AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout_s:g} s") from None
+            problem = AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout_s:g} s")
+            # Its cause is the cancellation, whose traceback ends where the function was.
+            raise problem.with_traceback(getattr(late.__cause__, "__traceback__", None)) from None
 
 
 def call_failed(name: str, failures: int, problem: Exception) -> CallFailed:

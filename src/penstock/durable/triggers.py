@@ -21,7 +21,7 @@ from .wait_records import (
     decode_result,
     expire_wait,
     timeout_error,
-    timeout_field,
+    timeout_fields,
     wait_id,
 )
 
@@ -79,7 +79,7 @@ class Trigger:
         self._started = {"at": now, "due": due, "id": self.id}
         self._calls.record(self._call, self._started)
         self._token = self._issue_token()
-        data = {"type": self._body.type, "name": self.name, **timeout_field(self._timeout_ms)}
+        data = {"type": self._body.type, "name": self.name, **timeout_fields(self._timeout_ms, self._due)}
         self._session.add_trigger_event("trigger.registered", self.id, data)
         await self._calls.flush()
 
@@ -123,7 +123,9 @@ class Trigger:
     def _suspend(self) -> None:
         self._journal.writes.waits.append(self._new_wait())
         data = {"wait": self._call.key, "triggerId": self.id, "triggerType": self._body.type, "name": self.name}
-        self._session.add_step_event("step.await.trigger", {**data, **timeout_field(self._timeout_ms)}, self.id)
+        self._session.add_step_event(
+            "step.await.trigger", {**data, **timeout_fields(self._timeout_ms, self._due)}, self.id
+        )
 
 
 class TriggerWait(WaitCall[Any]):

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ..core.clock import to_iso
 from ..core.durations import format_ms
 from ..core.errors import AwaitTimeout
 from ..core.events import EventBodies, EventBody
@@ -142,9 +143,9 @@ def timeout_error(name: str, started: Mapping[str, Any] | None) -> AwaitTimeout:
     return AwaitTimeout(f"{name} did not arrive within {format_ms(waited)}")
 
 
-def timeout_field(timeout_ms: int | None) -> dict[str, int]:
-    """Return the `timeout` field of a wait's event, if it has one."""
-    return {} if timeout_ms is None else {"timeout": timeout_ms}
+def timeout_fields(timeout_ms: int | None, due: int | None) -> dict[str, Any]:
+    """Return the fields `timeout` and `until` of a wait's event, if it has a timeout."""
+    return {} if timeout_ms is None or due is None else {"timeout": timeout_ms, "until": to_iso(due)}
 
 
 def build_step_event(

@@ -31,7 +31,7 @@ from .wait_records import (
     expire_wait,
     sortable_wait_id,
     timeout_error,
-    timeout_field,
+    timeout_fields,
 )
 
 T = TypeVar("T")
@@ -163,8 +163,8 @@ class EventWait(_RecordedWait[Event]):
 
     def suspend(self) -> None:
         self.register()
-        data = {"wait": self.name, "eventKind": self._event, "match": self._match, **timeout_field(self._timeout_ms)}
-        self._session.add_step_event("step.await.event", data)
+        data = {"wait": self.name, "eventKind": self._event, "match": self._match}
+        self._session.add_step_event("step.await.event", {**data, **timeout_fields(self._timeout_ms, self.due)})
 
     def register(self) -> None:
         writes = self._journal.writes

@@ -5,6 +5,7 @@ Pure: no store, no clock, no randomness. User functions (`when`, `map`) are call
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Protocol
 
 import msgspec
@@ -201,9 +202,10 @@ class Decider:
         self._append_event("flow.paused", {"reason": reason})
         return self._decision()
 
-    def on_resume(self, reason: str) -> Decision:
-        """Resume the run, with the events that arrived meanwhile."""
+    def on_resume(self, reason: str, ready: Collection[str] = ()) -> Decision:
+        """Resume the run, with the events that arrived meanwhile. The waits of the instances `ready` were resolved."""
         self._record.paused = False
+        self._record.waiting = [instance for instance in self._record.waiting if instance not in ready]
         self._append_event("flow.resumed", {"reason": reason, "status": self._record.status})
         return self._decision()
 

@@ -283,8 +283,8 @@ class StepWork:
     def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in suspension.emitted]
         ended = self._ended_step(suspension.output)
-        outcome = Suspended(suspension.due, gives_attempt_back=not suspension.is_counted)
-        return self._request(suspension.output, lambda d: d.on_suspended(ended, emitted), outcome, suspension)
+        suspended = Suspended(suspension.due)
+        return self._request(suspension.output, lambda d: d.on_suspended(ended, emitted), suspended, suspension)
 
     def on_resumed(self) -> CommitRequest | None:
         if self._shown_status != records.WAITING:

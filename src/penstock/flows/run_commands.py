@@ -35,6 +35,8 @@ from .engine import FlowEngine, table_key
 from .run_record import COMPENSATED, FAILED, RUNNING, RunRecord
 from .units import StepOptions, decode_options
 
+MAX_WAITS_READ = 1000  # of a run that is resumed
+
 
 class FlowCommands:
     """Starts runs and acts on them, through one sink."""
@@ -152,10 +154,22 @@ class FlowCommands:
 
     async def resume(self, run: str, reason: str) -> bool:
         """Resume a paused run. Return False if it is not paused."""
+        ready = await self._resolved_instances(run)
         return isinstance(
-            await self._decide(run, lambda decider, record: decider.on_resume(reason) if record.paused else None),
+            await self._decide(
+                run, lambda decider, record: decider.on_resume(reason, ready) if record.paused else None
+            ),
             Committed,
         )
+
+    async def _resolved_instances(self, run: str) -> list[str]:
+        """Return the instances that the record has as waiting and that wait for nothing any more."""
+        recorded = records.decode((await self._row(run)).record).waiting
+        waits = await self._engine.runtime.store.waits(run=run, limit=MAX_WAITS_READ) if recorded else []
+        if len(waits) == MAX_WAITS_READ:
+            return []  # there may be more
+        pending = {f"{body.step}#{body.n}" for body in (decode_body(wait.body) for wait in waits)}
+        return [instance for instance in recorded if instance not in pending]
 
     async def _decide(
         self,

@@ -143,7 +143,8 @@ def flow(
         compensation: The step that undoes this one when the run fails, or `{"step": …, "on": [kinds of events]}`.
         queue: The queue its jobs go to; by default named after the file.
         retry: Number of attempts, or a policy: `RetryPolicy(…)` or `{"attempts": 3, "backoff": {"delay": "1s"}}`.
-        timeout: Fail an attempt that runs longer than this.
+        timeout: Fail an attempt that runs longer than this. It cannot stop an `async def` handler that blocks the
+            event loop, with `time.sleep` or long computation: use `def`, or `await asyncio.to_thread(…)`.
         wait: Wait before the step runs (`Await("event", …)`, `Await("trigger", …)`) or after it (`Await("time", …)`).
         priority: Lower numbers are claimed first; 0 is first.
         delay: Start each job this much later.
@@ -226,7 +227,8 @@ def step(
         compensation: The step that undoes this one when the run fails, or `{"step": …, "on": [kinds of events]}`.
         queue: The queue its jobs go to; by default named after the file.
         retry: Number of attempts, or a policy: `RetryPolicy(…)` or `{"attempts": 3, "backoff": {"delay": "1s"}}`.
-        timeout: Fail an attempt that runs longer than this.
+        timeout: Fail an attempt that runs longer than this. It cannot stop an `async def` handler that blocks the
+            event loop, with `time.sleep` or long computation: use `def`, or `await asyncio.to_thread(…)`.
         wait: Wait before the step runs (`Await("event", …)`, `Await("trigger", …)`) or after it (`Await("time", …)`).
         priority: Lower numbers are claimed first; 0 is first.
         delay: Start each job this much later.
@@ -289,7 +291,8 @@ def job(
         name: Name of the jobs it handles; without it, the handler takes all jobs of its queue.
         schedule: Enqueue jobs on a schedule: `"0 9 * * 1-5"`, `"15m"`, or the arguments of `app.schedules.add`.
         retry: Number of attempts, or a policy: `RetryPolicy(…)` or `{"attempts": 3, "backoff": {"delay": "1s"}}`.
-        timeout: Fail an attempt that runs longer than this.
+        timeout: Fail an attempt that runs longer than this. It cannot stop an `async def` handler that blocks the
+            event loop, with `time.sleep` or long computation: use `def`, or `await asyncio.to_thread(…)`.
         priority: Lower numbers are claimed first; 0 is first.
         delay: Start each job this much later.
         concurrency: Maximum number of attempts one worker runs at the same time.

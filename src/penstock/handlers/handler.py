@@ -131,6 +131,15 @@ class Handler:
         check = self._checks[0]
         return value if check is None else check(value)
 
+    def check_start(self, value: Any, what: str) -> None:
+        """Check the input of what this handler starts, such as "flow 'shop'"; raise SchemaViolation about that."""
+        try:
+            self.check_input(value)
+        except SchemaViolation as problem:
+            text = str(problem).replace(f"the input of {self.name}", f"the input of {what}", 1)
+            hint = "" if value is not None else "; pass input=, or --input on the command line"
+            raise SchemaViolation(text + hint) from None
+
     @property
     def has_output_schema(self) -> bool:
         return self._checks[1] is not None

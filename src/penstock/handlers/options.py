@@ -194,6 +194,9 @@ def _read_count(count: Any, name: str, value: Any) -> int:
     return count
 
 
+_LIKELY_OPTIONS = {"job": "queue", "step": "on"}  # what an argument without a name most likely is
+
+
 def check_options(decorator: D) -> D:
     """Decorate a decorator to raise DefinitionError, with file and line, where Python would raise TypeError."""
     parameters = inspect.signature(decorator).parameters.values()
@@ -210,10 +213,12 @@ def check_options(decorator: D) -> D:
         if args and callable(args[0]) and not leading:
             raise DefinitionError(f"@{name} requires parentheses, as in {example}", where=where)
         if len(args) > len(leading):
+            value, option = args[len(leading)], _LIKELY_OPTIONS.get(name)
+            hint = (
+                f"did you mean @{name}({option}={value!r})?" if option and isinstance(value, str) else f"use {example}."
+            )
             raise DefinitionError(
-                f"@{name} got the positional argument {args[len(leading)]!r}; use {example} and pass options as "
-                "name=value",
-                where=where,
+                f"@{name} got the positional argument {value!r}; {hint} Pass options as name=value", where=where
             )
         if len(args) < len(leading) and leading[0] not in options:
             raise DefinitionError(f"@{name} requires a name, as in {example}", where=where)

@@ -87,7 +87,7 @@ class Launcher:
         flow = find_flow(runtime.registry(), launch.flow)
         data = pack(launch.input, f"the input of flow {flow.name!r}")
         entry, value = flow.definition.entry.handler, unpack(data)
-        entry.check_input(value)
+        entry.check_start(value, f"flow {flow.name!r}")
         key = launch.key if launch.key is not None else entry.make_key(value, flow.name)
         run = check_id(key, "idempotency key") if key is not None else _make_id(flow.name, work, index)
         start = RunStart(

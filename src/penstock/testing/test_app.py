@@ -193,7 +193,7 @@ class TestApp(App):
 
         Args:
             step: Name of the step or the job.
-            attempt: Which attempt to crash.
+            attempt: Which start of the handler to crash, from 1; a resume after a wait counts too.
             after: Crash after the handler, with everything it recorded lost. Default: before the handler.
         """
         names = {name for flow in self.registry.flows.values() for name in flow.steps}

@@ -24,7 +24,7 @@ from ..core.payload import NULL, pack, unpack, unpack_foreign
 from ..durable import declared_waits
 from ..durable.declared_waits import TimeoutHandover
 from ..durable.journal import PendingWrites
-from ..durable.session import DurableSession
+from ..durable.session import OUTDATED, DurableSession
 from ..ports.runner import Task
 from ..telemetry.logging import enter_attempt, leave_attempt
 from .channel import AttemptServices, WorkerChannel
@@ -50,7 +50,6 @@ class Attempt:
         self.work = work
         self.is_abandoned = False  # the worker shuts down and cancels the attempt's task
         self._has_called = False  # the handler
-        self._is_in_handler = False
         self._services = services
         self._channel = self._open_channel()
 
@@ -108,7 +107,8 @@ class Attempt:
             output, writes = await channel.close_output(), channel.session.finish()
             return Success(output, NULL, channel.emitted, [], writes, handover.step)
         except AttemptCancelled as stop:
-            return Interruption(await channel.close_output(), stop.reason, self._has_called)
+            is_counted = self._has_called and stop.reason != OUTDATED
+            return Interruption(await channel.close_output(), stop.reason, is_counted)
         except RateLimited as limit:
             return await self._return(limit, limit.hold_ms, holds_queue=True)
         except StoreUnavailable as problem:
@@ -142,7 +142,7 @@ class Attempt:
         before = enter_attempt(channel.log_fields)
         try:
             if wait is None:
-                self._has_called = self._is_in_handler = True
+                self._has_called = True
                 return await self._services.runner.run(self._make_task(None), channel)
             if wait.type == "time":
                 return await declared_waits.wait_after(wait, channel, self._run_task)
@@ -154,10 +154,8 @@ class Attempt:
             leave_attempt(before)
 
     async def _run_task(self, awaited: Any = None) -> Any:
-        self._has_called = self._is_in_handler = True
-        result = await self._services.runner.run(self._make_task(awaited), self._channel)
-        self._is_in_handler = False  # still true if it suspended: then the wait is the handler's own
-        return result
+        self._has_called = True
+        return await self._services.runner.run(self._make_task(awaited), self._channel)
 
     def _make_task(self, awaited: Any) -> Task:
         work, claim, handler = self.work, self.work.claim, self.work.handler
@@ -220,7 +218,7 @@ class Attempt:
         session.journal.record_effects(channel.emit_count, channel.write_count, kinds, launches)
         writes = await self._add_launches(session.journal.take_writes())
         output, state = await channel.close_output(), list(channel.state_writes.values())
-        return WaitSuspension(output, channel.emitted, state, writes, session.due, self._is_in_handler)
+        return WaitSuspension(output, channel.emitted, state, writes, session.due)
 
     async def _return(self, problem: Exception, delay_ms: int, *, holds_queue: bool) -> JobReturn | Failure:
         """Release the job. Recorded durable calls stay; emitted events are dropped, because the handler runs again."""

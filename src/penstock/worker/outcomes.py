@@ -154,7 +154,6 @@ class WaitSuspension(msgspec.Struct):
     state: list[StateWrite]
     writes: PendingWrites
     due: int | None
-    is_counted: bool = True  # False for a wait that the definition declares: the next claim is the same attempt
 
 
 class Interruption(msgspec.Struct):
@@ -162,7 +161,7 @@ class Interruption(msgspec.Struct):
 
     output: AttemptOutput
     reason: str
-    is_counted: bool = True  # False: the handler was not called
+    is_counted: bool = True  # False: the handler was not called, or a resume continues the attempt
 
 
 class JobReturn(msgspec.Struct):

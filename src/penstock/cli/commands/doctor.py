@@ -101,7 +101,8 @@ def _show_reasons(run: str, reasons: list[str], json: bool) -> None:
     if json:
         print_json({"run": run, "reasons": reasons})
     else:
-        print("\n".join(f"Run {run}: {reason}." for reason in reasons))
+        separator = " " if len(reasons) == 1 else "\n  "
+        print(f"Run {run}:", *(f"{reason}." for reason in reasons), sep=separator)
 
 
 def _check_to_dict(check: Check) -> dict[str, Any]:
@@ -116,4 +117,5 @@ def _show_checks(checks: list[Check], json: bool) -> None:
     width = max(len(check.name) for check in checks)
     for check in checks:
         mark, colour = (bad, "31") if not check.ok else ("!", "33") if check.is_warning else (good, "32")
-        print(colour_text(f"{mark} {check.name:<{width}}  {check.detail}", colour))
+        detail = check.detail.replace("\n", "\n" + " " * (width + 4))
+        print(colour_text(f"{mark} {check.name:<{width}}  {detail}", colour))

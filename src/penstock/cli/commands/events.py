@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ...app import App
-from ...app.store_urls import mask
+from ...app.store_urls import shown_url
 from ...core.errors import UnknownRun
 from ...core.events import Event, encode_event
 from ...core.ids import check_id, event_seq
@@ -75,7 +75,7 @@ async def _open_source(app: App, stream: str, follow: bool, after: str | None) -
         return app.events.subscribe(stream, after=after) if follow else _read_pages(app.events.read, stream, after)
     row = await app.store.run(check_id(run, "run id"))
     if row is None:
-        raise UnknownRun(f"no run with id {run!r} in {mask(app.settings.url)}; check the id and the URL")
+        raise UnknownRun(f"no run with id {run!r} in {shown_url(app.settings.url)}; check the id and the URL")
     if follow:
         return follow_until_end(app, run, after)
     return _read_pages(app.store.read, f"{app.settings.namespace}:{row.kind}:{run}", after)

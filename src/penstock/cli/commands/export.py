@@ -17,13 +17,14 @@ from ...app.export import iterate_run_ids
 from ..errors import EXIT_FAILED, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import Yes, confirm, print_json, show_progress
+from ..parse import check_positional
 from ..session import build_store_app
 from ..tables import pluralize
 
 
 def export(
-    run: str | None = None,
-    file: str | None = None,
+    run: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     /,
     *,
     all: Annotated[bool, Parameter(negative="", show_default=False, help="Export every run in the store.")] = False,
@@ -37,14 +38,16 @@ def export(
     run
         The run's id.
     file
-        The file to write; default standard output.
+        The file to write; default, and for -, standard output.
     """
+    run, file = check_positional(run), check_positional(file)
     if all and file is not None:
         raise UsageError("--all takes only a FILE, for example: penstock export --all runs.jsonl")
     if all:
         run, file = None, run
     elif run is None:
         raise UsageError("pass either the id of a RUN or --all")
+    file = None if file == "-" else file
     if file is not None and Path(file).exists() and not confirm(f"Overwrite {file}?", yes):
         return EXIT_FAILED
     count = asyncio.run(_export(common, run, file))

@@ -58,7 +58,14 @@ async def _run(flow: str, options: RunOptions, common: CommonOptions, all_work: 
             is_shown = not common.json and app.settings.log_format == "pretty"
             with _hide_logged_failure(id) if is_shown else nullcontext():
                 view = await work_and_watch(
-                    app, flow, id, console, all_work=all_work, keep=is_drawn, flags=common.flags
+                    app,
+                    flow,
+                    id,
+                    console,
+                    all_work=all_work,
+                    keep=is_drawn,
+                    flags=common.flags,
+                    has_wait_lines=not common.json,
                 )
             now = app.clock.now_ms()
     if view.completed_at is None:

@@ -12,7 +12,7 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ...app.state import AppState
-from ...app.store_urls import mask
+from ...app.store_urls import shown_url
 from ...context.state import StatePage
 from ...core.errors import NotFound, UnknownRun
 from ...core.ids import check_id
@@ -116,7 +116,7 @@ def delete(key: str, /, *, run: Run = None, yes: Yes = False, common: CommonOpti
 async def _keys(common: CommonOptions, run: str | None) -> AsyncIterator[AppState]:
     async with build_store_app(common) as app:
         if run is not None and await app.store.run(check_id(run, "run id")) is None:
-            raise UnknownRun(f"no run with id {run!r} in {mask(app.settings.url)}; check the id and the URL")
+            raise UnknownRun(f"no run with id {run!r} in {shown_url(app.settings.url)}; check the id and the URL")
         try:
             yield app.state if run is None else app.state.of_run(run)
         except ValueError as problem:  # an invalid key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -63,7 +64,8 @@ async def _work(queues: str | None, concurrency: int | None, common: CommonOptio
 async def _work_until_stopped(app: App, concurrency: int | None, common: CommonOptions, parent: int | None) -> None:
     working = asyncio.create_task(app.workers.run(concurrency=concurrency))
     orphaned = asyncio.create_task(_watch_parent(app, parent))
-    with handle_stop_signals(lambda: _stop(app)):
+    stop = app.workers.stop if parent is not None else partial(_stop, app)  # the parent prints the message once
+    with handle_stop_signals(stop):
         await asyncio.sleep(0)
         if not working.done() and parent is None:
             print_summary(summarize(app), common.json)

@@ -120,7 +120,9 @@ class Trigger:
     def _suspend(self) -> None:
         self._journal.writes.waits.append(self._new_wait())
         data = {"wait": self._call.key, "triggerId": self.id, "triggerType": self._body.type, "name": self.name}
-        self._session.add_step_event("step.await.trigger", {**data, **timeout_field(self._timeout_ms)}, self.id)
+        self._session.add_step_event(
+            "step.await.trigger", {**data, **timeout_field(self._timeout_ms)}, triggerId=self.id
+        )
 
 
 class TriggerWait(WaitCall[Any]):

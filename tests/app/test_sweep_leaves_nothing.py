@@ -106,6 +106,7 @@ async def _work(app: TestApp) -> None:
     await app.settle()
 
 
+@pytest.mark.spec("000-4.3.7")
 @pytest.mark.parametrize("kind", STORE_URLS)
 async def test_nothing_is_left_but_what_is_listed(kind: str, tmp_path: Path) -> None:
     url = STORE_URLS[kind](tmp_path)

@@ -6,9 +6,12 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
+
 from penstock import Permanent, flow, job
 
 
+@pytest.mark.spec("000-6.9", "000-14.9")
 async def test_an_async_attempt_that_takes_too_long_fails(app: Any) -> None:
     cleaned = asyncio.Event()
 
@@ -30,6 +33,7 @@ async def test_an_async_attempt_that_takes_too_long_fails(app: Any) -> None:
         assert letter.error["code"] == "timeout"
 
 
+@pytest.mark.spec("000-6.9")
 async def test_a_thread_that_takes_too_long_fails_and_is_stopped(app: Any) -> None:
     stopped = threading.Event()
 

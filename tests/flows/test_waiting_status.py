@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from penstock import App, flow, step
 from penstock.core.ids import step_job_id
 from penstock.flows.run_record import MAX_WAITING, RunRecord
@@ -135,6 +137,7 @@ async def _has(a: App, count: int) -> bool:
     return len(await a.runs.list(status="waiting")) == count
 
 
+@pytest.mark.spec("003-7.8")
 async def test_a_step_that_waits_with_a_timeout_is_suspended_and_not_promoted(app: Any) -> None:
     async with app(*handlers()) as a, a.workers.background():
         run = await a.start("approve")

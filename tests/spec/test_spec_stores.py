@@ -50,6 +50,20 @@ async def test_another_app_reads_runs_events_and_state(shared: Any) -> None:
         assert await other.state.get("rates/eur") == 1.08
 
 
+@pytest.mark.spec("000-15.1")
+async def test_the_state_of_a_run_from_outside(app: Any) -> None:
+    async with app(add) as a:
+        run = await a.start("sum", [1])
+        state = a.state.of_run(run)
+        await state.set("cart/a", 1)
+        await state.set("cart/b", 2, ttl="1h")
+        assert await state.patch("cart/a", lambda n: n + 10) == 11
+        assert await state.list("cart/") == {"cart/a": 11, "cart/b": 2}
+        await state.delete("cart/b")
+        assert (await state.get("cart/a"), await state.get("cart/b")) == (11, None)
+        assert await a.state.list() == {}
+
+
 @pytest.mark.spec("001-4.10", "003-3.5", "001-4.6")
 async def test_an_index_entry_and_its_first_event(app: Any, clock: FakeClock) -> None:
     async with app(add, clock=clock) as a:
@@ -118,6 +132,16 @@ async def test_events_on_redis_are_a_redis_stream() -> None:
                 run.encode() in message["data"] for message in published if message and message["type"] == "pmessage"
             )
             assert list(client.scan_iter("nq:proj:*")) == []
+
+
+@pytest.mark.spec("003-3.8")
+async def test_an_index_entry_on_redis_is_small() -> None:
+    url, count = redis_server.url(), 500
+    async with App(url, handlers=[add]) as app:
+        await asyncio.gather(*(app.start("sum", [n] * 50) for n in range(count)))
+        with closing(redis.Redis.from_url(url)) as client:
+            assert client.zcard("nq:runs:flow:sum") == count
+            assert client.memory_usage("nq:runs:flow:sum", samples=0) / count < 200
 
 
 @pytest.mark.spec("000-7.13")

@@ -196,7 +196,7 @@ async def test_on_kind_and_on_subject(app: Any) -> None:
             assert len(by_kind) == 2, "no more after stopping"
 
 
-@pytest.mark.spec("003-1.3", "003-4.1", "003-4.5", "003-10.2")
+@pytest.mark.spec("003-2.2", "003-4.2", "003-4.3")
 async def test_on_kind_and_on_subject_of_another_app(shared: Any) -> None:
     received: list[Any] = []
 

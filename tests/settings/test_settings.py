@@ -32,7 +32,6 @@ def _toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-@pytest.mark.spec("000-3.7")
 @pytest.mark.parametrize("count", range(len(SOURCES) + 1))
 def test_later_sources_win(tmp_path: Path, count: int) -> None:
     values = {source: f"{number + 1}m" for number, source in enumerate(SOURCES[:count])}
@@ -93,7 +92,6 @@ def test_an_app_refuses_an_unknown_setting() -> None:
         App(":memory:", handlers=[], leese="5s")  # type: ignore[call-arg]
 
 
-@pytest.mark.spec("000-3.7")
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize(
     ("name", "value", "expected"),

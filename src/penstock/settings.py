@@ -94,11 +94,19 @@ class Settings:
         ours = [key for key in environment if key.startswith(PREFIX) and key not in _OTHER_VARIABLES]
         reader.add({key.removeprefix(PREFIX).lower(): environment[key] for key in ours}, _variable)
         reader.add({name: value for name, value in (arguments or {}).items() if value is not None}, _argument)
-        return cls(**reader.values, sources=MappingProxyType(reader.sources))
+        values = reader.values
+        if "url" in values:
+            values["url"] = expand_url(values["url"], values.get("namespace", cls.namespace))
+        return cls(**values, sources=MappingProxyType(reader.sources))
 
     def source(self, name: str) -> str:
         """Return the source of a value."""
         return self.sources.get(name, DEFAULT)
+
+
+def expand_url(url: str, namespace: str) -> str:
+    """Return a store URL with `{namespace}` replaced, so that one URL gives each namespace a store of its own."""
+    return url.replace("{namespace}", namespace.strip("{}"))
 
 
 def list_names() -> list[str]:

@@ -117,6 +117,30 @@ def test_emit_and_fire_resolve_waits(penstock: Callable, project: Path, waiting:
     assert penstock("runs", "show", "mine", "--json").json["result"] == ["ada", "yes"]
 
 
+def test_a_signed_trigger_is_fired_where_its_secret_is_set(
+    penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed = ASKS.format(first=FIRST).replace('type="user"', 'signed="BANK_SECRET"')
+    (project / "workers" / "asks.py").write_text(signed)
+    penstock("start", "asks", "--key", "mine", "--input", "7")
+    penstock("emit", "paid", "--data", '{"order": 7, "by": "ada"}')
+    work_until("trigger")
+    id, token = penstock("waits", "--kind", "trigger", "--json").json["id"], (project / "token").read_text()
+    assert f"`penstock fire --sign $(penstock waits token {id})` fires it" in penstock("doctor", "mine").out
+    unsigned = penstock("fire", token, "--data", '"yes"')
+    assert (unsigned.code, "run `penstock fire --sign` where BANK_SECRET is set [bad_signature]" in unsigned.err) == (
+        2, True,
+    )  # fmt: skip
+    assert "BANK_SECRET, which is not set in this process" in penstock("fire", "--sign", token).err
+    monkeypatch.setenv("BANK_SECRET", "too short")
+    weak = penstock("fire", "--sign", token)
+    assert (weak.code, "BANK_SECRET is a key of 9 bytes" in weak.err, "too short" in weak.err) == (2, True, False)
+    monkeypatch.setenv("BANK_SECRET", "a secret of at least 24 bytes")
+    assert penstock("fire", "--sign", token, "--data", '"yes"').out == "Fired. Run mine resumes.\n"
+    work_until(None)
+    assert penstock("runs", "show", "mine", "--json").json["result"] == ["ada", "yes"]
+
+
 def test_a_waiting_run_is_exported_and_imported(penstock: Callable, project: Path, waiting: None) -> None:
     assert penstock("export", "mine", "saved.jsonl").code == 0
     other = ("--url", "sqlite:///other.db")

@@ -38,6 +38,18 @@ async def test_an_older_schema_is_migrated_once(monkeypatch: pytest.MonkeyPatch)
     assert server.do(f"SELECT text FROM {schema}.notes") == [("migrated",)]
 
 
+async def test_an_unreleased_schema_is_refused() -> None:
+    url = postgres_server.url()
+    store = PostgresStore(url)
+    await store.open()
+    await store.close()
+    postgres_server.server().run(
+        f"UPDATE {store.address.schema}.schema_versions SET number = number - 7"  # as before the first release
+    )
+    with pytest.raises(StoreError, match=r"older version of Penstock .* use a new schema"):
+        await PostgresStore(url).open()
+
+
 async def test_a_failing_migration_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     url = postgres_server.url()
     store = PostgresStore(url)

@@ -241,10 +241,10 @@ def _explain_wait(app: App, wait: WaitView) -> str:
         match = msgspec.json.encode(app._bodies.redact_value(wait.match)).decode() if wait.match else ""
         command = f"penstock emit {wait.event}" + (f" --data '{match}'" if match else "")
         return f"{waiting} for event {wait.event}{match and f' matching {match}'}; `{command}` resolves it"
-    signed = ", with a signature" if wait.signed else ""
+    signed, sign = (", with a signature", " --sign") if wait.signed else ("", "")
     return (
         f"{waiting} for its trigger {wait.name!r} ({wait.id}) to be fired{signed}; "
-        f"`penstock fire $(penstock waits token {wait.id})` fires it"
+        f"`penstock fire{sign} $(penstock waits token {wait.id})` fires it"
     )
 
 

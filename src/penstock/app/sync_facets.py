@@ -10,7 +10,7 @@ from ..context.state import Key, StatePage
 from ..core.durations import Duration
 from ..core.events import Event
 from ..core.retry import RetryOption
-from ..durable.trigger_commands import Signature
+from ..core.signatures import Signature
 from ..flows.reducer import RunView
 from ..handlers.options import KeepOption
 from ..jobs.dead_letters import DeadLetter
@@ -742,10 +742,19 @@ class SyncWaits:
 
         Args:
             token: The trigger's token, or its URL.
-            data: What the waiting step receives: any JSON value.
-            signature: The signature of the call, for triggers that require one.
+            data: What the waiting step receives: any JSON value. Leave it out of a signed call.
+            signature: The signature of the call, for triggers that require one. The step receives its body.
         """
         return self._portal.call(self._facet.fire(token, data, signature=signature))
+
+    def sign(self, token: str, data: Any = None) -> Signature:
+        """Sign a call of a trigger, with the secret in the environment variable that the trigger names.
+
+        Args:
+            token: The trigger's token, or its URL.
+            data: What the waiting step will receive: any JSON value.
+        """
+        return self._portal.call(self._facet.sign(token, data))
 
     def token(self, id: str) -> str:
         """Return a new token for a pending trigger: for a declared wait, or after a link was lost.

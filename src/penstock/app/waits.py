@@ -10,10 +10,11 @@ from ..commit.runtime import Runtime
 from ..core.clock import to_iso
 from ..core.errors import BadArgument
 from ..core.events import EventBodies
-from ..durable.trigger_commands import Signature, TriggerCommands
+from ..core.signatures import Signature
+from ..durable.trigger_commands import TriggerCommands
 from ..durable.wait_records import EVENT, TIME, TRIGGER, decode_body
 from ..ports.store import WaitRow
-from .arguments import check_count
+from .arguments import check_count, check_name
 
 KINDS = (TIME, EVENT, TRIGGER)
 
@@ -67,10 +68,19 @@ class Waits:
 
         Args:
             token: The trigger's token, or its URL.
-            data: What the waiting step receives: any JSON value.
-            signature: The signature of the call, for triggers that require one.
+            data: What the waiting step receives: any JSON value. Leave it out of a signed call.
+            signature: The signature of the call, for triggers that require one. The step receives its body.
         """
         return await self._triggers.fire(token, data, signature)
+
+    async def sign(self, token: str, data: Any = None) -> Signature:
+        """Sign a call of a trigger, with the secret in the environment variable that the trigger names.
+
+        Args:
+            token: The trigger's token, or its URL.
+            data: What the waiting step will receive: any JSON value.
+        """
+        return await self._triggers.sign(token, data)
 
     async def token(self, id: str) -> str:
         """Return a new token for a pending trigger: for a declared wait, or after a link was lost.
@@ -78,7 +88,7 @@ class Waits:
         Args:
             id: Id of the trigger; `app.waits.list(kind="trigger")` lists them.
         """
-        return await self._triggers.issue_token(id)
+        return await self._triggers.issue_token(check_name(id, "id", "the id of a trigger"))
 
 
 def describe_wait(wait: WaitView, bodies: EventBodies) -> str:

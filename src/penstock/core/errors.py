@@ -160,6 +160,12 @@ class StoreCorrupt(StoreError):
     code = "store_corrupt"
 
 
+class NamespaceMismatch(StoreError):
+    """The store belongs to another namespace."""
+
+    code = "namespace_mismatch"
+
+
 class HandlerError(PenstockError):
     """Base of errors that end an attempt."""
 
@@ -337,7 +343,7 @@ class TriggerCancelled(TriggerError):
 
 
 class BadSignature(TriggerError):
-    """A signed trigger was fired without a signature, or with an invalid or old one."""
+    """A signed trigger was fired without a signature, or with one that is invalid, old, used or for another trigger."""
 
     code = "bad_signature"
 

@@ -44,6 +44,14 @@ def unpack(data: bytes) -> Any:
     return _decoder.decode(data)
 
 
+def unpack_foreign(data: bytes, job: str) -> Any:
+    """Decode the input of a job that another program may have written."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise NotJSON(f"the input of job {job!r} is not valid JSON: {problem}") from None
+
+
 def parse_json(text: str | bytes, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> Any:
     """Parse JSON from outside, and refuse what Python's own parser accepts but other languages do not."""
     size = len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else len(text)

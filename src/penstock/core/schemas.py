@@ -79,8 +79,7 @@ def _json_schema(schema: dict[str, Any], what: str) -> Validator:
         try:
             validate(value)
         except fastjsonschema.JsonSchemaValueException as problem:
-            path = ".".join(str(part) for part in problem.path)
-            raise SchemaViolation(f"{what} does not match its schema at {path}: {problem.message}") from None
+            raise SchemaViolation(f"{what} does not match its schema: {problem.message}") from None
         return value
 
     return check

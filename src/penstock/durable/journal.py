@@ -141,8 +141,8 @@ class Journal:
         if entry.kind != kind:
             raise self.make_error(
                 NonDeterminism,
-                f"{key} was recorded as a {entry.kind} but is now a {kind}. Use a new name for the new call, so "
-                "that runs in progress keep what they recorded",
+                f"{key} was recorded as {_call(entry.kind)} and is now {_call(kind)}. Use a new name for the new "
+                "call, so that runs in progress keep what they recorded",
             )
         if entry.ord < self.position:
             raise self.make_error(
@@ -272,3 +272,10 @@ def _find_call_site() -> tuple[str, int]:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE_DIR):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
+
+
+def _call(kind: str) -> str:
+    """Return how the code makes a call of this kind."""
+    return {"run": "ctx.run", "time": "ctx.wait.time", "event": "ctx.wait.event", FIRED: "the wait for a trigger"}.get(
+        kind, f"a {kind}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Generator
 from typing import Any
@@ -23,6 +24,8 @@ from .wait_records import (
     timeout_field,
     wait_id,
 )
+
+_ID = re.compile(r"t-[0-9a-f]{32}")
 
 
 class Trigger:
@@ -199,6 +202,11 @@ def trigger_url(public_url: str, token: str) -> str:
 def token_memo(key: str, secret: str = "") -> str:
     """Return the name of the memo that holds a token's hash; without a secret, the prefix of all of a trigger's."""
     return f"~token:{key}:{hash_token(secret)[:16] if secret else ''}"
+
+
+def is_trigger_id(id: Any) -> bool:
+    """Return whether the id has the form of a trigger's: anything else is no key for a store to look up."""
+    return isinstance(id, str) and _ID.fullmatch(id) is not None
 
 
 def hash_token(secret: str) -> str:

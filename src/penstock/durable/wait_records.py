@@ -36,6 +36,7 @@ class WaitBody(msgspec.Struct, omit_defaults=True, rename="camel"):
     tokens: list[str] = []  # hashes
     schema: Any = None
     signed: str | None = None
+    signed_id: str = "trigger"
 
 
 class WaitResult(msgspec.Struct, omit_defaults=True):

@@ -18,6 +18,7 @@ from ..ports.unit import NewWait, SettleWait
 from .call_recorder import CallRecorder
 from .calls import WaitCall
 from .journal import RESULT, JournalCall, encode
+from .signed_calls import SignedId, check_signed
 from .triggers import PendingTrigger, Trigger
 from .wait_records import (
     EVENT,
@@ -252,6 +253,7 @@ class Waits:
         timeout: Duration | None = None,
         schema: Mapping[str, Any] | None = None,
         signed: str | None = None,
+        signed_id: SignedId = "trigger",
     ) -> PendingTrigger:
         """Create a one-time trigger. Send its `url` or `token` to the caller, then await its `wait()`.
 
@@ -261,12 +263,15 @@ class Waits:
             timeout: `wait()` raises AwaitTimeout after this duration.
             schema: JSON schema the sent data must match.
             signed: Environment variable with the secret that callers sign with.
+            signed_id: Which id a signed call must have: `trigger`, the id of this trigger, or `any`, for senders that
+                choose their ids.
         """
         if type not in ("webhook", "user", "api"):
             raise BadArgument(f"type must be 'webhook', 'user' or 'api', got {type!r}")
+        check_signed(signed, signed_id)
         call = self._calls.next_call(name, TRIGGER)
         body = self._session.new_wait_body(call.key)
-        body.name, body.type, body.signed = name, type, signed
+        body.name, body.type, body.signed, body.signed_id = name, type, signed, signed_id
         body.schema = to_plain(dict(schema), f"the schema of trigger {name!r}") if schema is not None else None
         pack(body.schema, f"the schema of trigger {name!r}")
         timeout_ms = to_ms(timeout) if timeout is not None else None

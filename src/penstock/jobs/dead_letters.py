@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from ..core.clock import to_iso
+from ..core.errors import NotJSON
 from ..core.ids import dead_letter_id
-from ..core.payload import unpack
-from ..ports.unit import NewJob
+from ..core.payload import unpack, unpack_foreign
+from ..ports.unit import Claim, NewJob
 from ..worker.outcomes import ErrorInfo, Work, pack_record
 
 
@@ -37,7 +38,7 @@ def build_dead_letter(work: Work, error: ErrorInfo, now: int, attempts: int) -> 
     body = DeadLetter(
         claim.job,
         claim.name,
-        unpack(claim.payload),
+        _read_input(claim),
         claim.queue,
         _error_to_dict(error),
         to_iso(now),
@@ -50,6 +51,14 @@ def build_dead_letter(work: Work, error: ErrorInfo, now: int, attempts: int) -> 
         unpack(claim.opts),
     )
     return NewJob(dead_letter_id(claim.job), work.handler.dlq, claim.name, pack_record(body), opts=claim.opts)
+
+
+def _read_input(claim: Claim) -> Any:
+    """Return the input; its text if another program has written what is not JSON."""
+    try:
+        return unpack_foreign(claim.payload, claim.job)
+    except NotJSON:
+        return claim.payload.decode("utf-8", "replace")
 
 
 def _error_to_dict(error: ErrorInfo) -> dict[str, Any]:

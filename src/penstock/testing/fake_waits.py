@@ -25,6 +25,7 @@ from ..core.schemas import make_validator
 from ..durable.call_recorder import CallRecorder
 from ..durable.calls import CallOutcome, DurableCall, RunCall, WaitCall
 from ..durable.journal import Journal, JournalCall, JournalEntry, encode
+from ..durable.signed_calls import SignedId
 from ..durable.triggers import PendingTrigger, TriggerWait
 from ..durable.wait_records import WaitBody, WaitResult
 from ..durable.waits import EventWait, TimeWait, TriggerType, Waits
@@ -319,8 +320,9 @@ class FakeWaits(Waits):
         timeout: Duration | None = None,
         schema: Mapping[str, Any] | None = None,
         signed: str | None = None,
+        signed_id: SignedId = "trigger",
     ) -> PendingTrigger:
-        pending = super().trigger(name, type=type, timeout=timeout, schema=schema, signed=signed)
+        pending = super().trigger(name, type=type, timeout=timeout, schema=schema, signed=signed, signed_id=signed_id)
         self._waited.append(RecordedWait("trigger", name, _drop_none(timeout=timeout, schema=schema, signed=signed)))
         return pending
 

@@ -20,7 +20,7 @@ from ..core.errors import (
     Suspension,
     WorkerLost,
 )
-from ..core.payload import NULL, pack, unpack
+from ..core.payload import NULL, pack, unpack, unpack_foreign
 from ..durable import declared_waits
 from ..durable.declared_waits import TimeoutHandover
 from ..durable.journal import PendingWrites
@@ -98,7 +98,7 @@ class Attempt:
                 raise WorkerLost(
                     f"{claim.crashes} workers died or stalled while running {claim.job}; it is not retried"
                 )
-            result = await self._call(work.handler.check_input(unpack(claim.payload)))
+            result = await self._call(work.handler.check_input(unpack_foreign(claim.payload, claim.job)))
             return await self._success(result)
         except Suspension:
             if (problem := channel.session.journal.problem) is not None:

@@ -461,3 +461,9 @@ FROM pg_catalog.pg_database AS d WHERE d.datname = current_database();
 
 -- name: enlist_unit
 INSERT INTO penstock.enlisted_units (unit) VALUES ({0});
+
+-- name: namespace
+SELECT value FROM penstock.store_info WHERE name = 'namespace';
+
+-- name: set_namespace
+INSERT INTO penstock.store_info (name, value) VALUES ('namespace', $1) ON CONFLICT (name) DO NOTHING;

@@ -39,7 +39,7 @@ from .connection import Connection, Connections
 from .enlist import encode_enlisted
 from .fast_finish import is_fast
 from .lease_renewer import LeaseRenewer
-from .migrate import migrate, prepare
+from .migrate import check_namespace, migrate, prepare
 from .notify import Notifier
 from .statements import Statements
 
@@ -71,6 +71,7 @@ class PostgresStore:
 
     async def open(self) -> None:
         await self._connections.run(lambda c: prepare(c, self._sql, self.address))
+        await self._connections.run(lambda c: check_namespace(c, self._sql, self.address, self._namespace))
         if self._test_clock is None:
             await self._server_clock.start()
         self._loop = asyncio.get_running_loop()

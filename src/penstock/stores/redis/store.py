@@ -71,6 +71,7 @@ class RedisStore:
         self._server_clock = ServerClock(self._read_time)
         self._namespace = namespace
         self._prefix = queue_prefix or self.address.queue_prefix or housekeeping.default_queue_prefix(namespace)
+        self._owns_prefix = False  # set by the first commit: opening a store writes nothing
         self._origin = new_token()
         self._channel = f"{namespace}:live:{self.address.db}"
         name = f"penstock-{self._origin}"
@@ -89,6 +90,7 @@ class RedisStore:
     async def open(self) -> None:
         try:
             await housekeeping.check_server(self._client, self._namespace, self._prefix)
+            await housekeeping.check_prefix(self._client, self._namespace, self._prefix, claims_it=False)
             if self._test_clock is None:
                 await self._server_clock.start()
             await self._subscription.start()
@@ -149,6 +151,9 @@ class RedisStore:
     async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
         if not units and request is None:
             return CommitReply([])
+        if not self._owns_prefix:
+            await housekeeping.check_prefix(self._client, self._namespace, self._prefix, claims_it=True)
+            self._owns_prefix = True
         *others, last = committing.batches(units) or [[]]
         calls: list[tuple[str, Sequence[Part]]] = [("commit", [0, *batch]) for batch in others]
         calls.append(("commit", [*claiming.encode(request), *last]))

@@ -64,6 +64,17 @@ def jobs(cursor: apsw.Cursor, queue: str, state: JobState, after: str | None, li
     return [_row(row) for row in rows]
 
 
+def namespace(cursor: apsw.Cursor) -> str | None:
+    row = cursor.execute(SQL.namespace).fetchone()
+    return str(row[0]) if row else None
+
+
+def claim_namespace(cursor: apsw.Cursor, wanted: str) -> str | None:
+    """Set the namespace of a new store. Return the one it belongs to."""
+    cursor.execute(SQL.set_namespace, (wanted,))
+    return namespace(cursor)
+
+
 def job(cursor: apsw.Cursor, id: str) -> JobRow | None:
     row = cursor.execute(SQL.job, (id,)).fetchone()
     return _row(row) if row else None

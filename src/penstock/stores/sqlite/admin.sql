@@ -330,3 +330,9 @@ SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, 
          SELECT p.id FROM jobs p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
            AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM jobs
 WHERE queue = ? AND state = -2 AND pk > ? ORDER BY pk LIMIT ?;
+
+-- name: namespace
+SELECT value FROM store_info WHERE name = 'namespace';
+
+-- name: set_namespace
+INSERT INTO store_info (name, value) VALUES ('namespace', ?) ON CONFLICT (name) DO NOTHING;

@@ -81,6 +81,11 @@ CREATE INDEX steps_finished ON jobs (queue, state, finished, run) WHERE state >=
 -- The first open job of a key runs, those behind it are held. A retried job gets a new pk: it goes to the end.
 CREATE INDEX jobs_ordered ON jobs (queue, order_key, pk) WHERE state < 4 AND order_key IS NOT NULL;
 
+CREATE TABLE store_info (         -- facts about the whole store: its namespace
+  name  TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE queues (
   name   TEXT PRIMARY KEY,
   paused INTEGER NOT NULL DEFAULT 0

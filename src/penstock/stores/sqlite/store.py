@@ -27,6 +27,7 @@ from ...ports.store import (
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
 from ..batches import BATCH_SIZE, Batch, in_batches
 from ..change_signals import TopicSignals
+from ..namespace_owner import check_owner
 from ..run_search import search
 from ..tail import follow
 from . import admin, children, events, housekeeping, runs, schedules, state, waits
@@ -62,6 +63,17 @@ class SqliteStore:
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._writer.start)
+        try:
+            await self._check_namespace()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _check_namespace(self) -> None:
+        owner = await self._reader.run(admin.namespace)
+        if owner is None and isinstance(self._writer, Writer):
+            owner = await self._writer.run(lambda c: admin.claim_namespace(c, self._namespace))
+        check_owner(owner, self._namespace, self.path, "put {namespace} in the file name: sqlite:///{namespace}.db")
 
     async def close(self) -> None:
         self._loop = None

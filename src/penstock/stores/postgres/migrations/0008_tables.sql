@@ -116,6 +116,11 @@ CREATE TABLE penstock.children (
 CREATE INDEX children_unprocessed ON penstock.children (parent) WHERE state = 0;
 CREATE INDEX children_by_child ON penstock.children (child);
 
+CREATE TABLE penstock.store_info (   -- facts about the whole store: its namespace
+  name  text COLLATE "C" PRIMARY KEY,
+  value text NOT NULL
+);
+
 CREATE TABLE penstock.queues (
   name   text COLLATE "C" PRIMARY KEY,
   paused boolean NOT NULL DEFAULT false

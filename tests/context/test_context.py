@@ -392,7 +392,7 @@ async def test_too_many_frames_drop_the_oldest_and_report_it(app: Any, style: St
 # State
 
 
-@pytest.mark.spec("000-2.4", "000-3.11", "000-4.3.1", "000-4.3.2", "000-8.9", "000-15.1")
+@pytest.mark.spec("000-2.4", "000-3.11", "000-4.3.1", "000-4.3.2", "000-4.3.8", "000-8.9", "000-15.1")
 async def test_state_is_shared_only_by_the_steps_of_a_run(app: Any, style: Style) -> None:
     def begin(input: Any, ctx: Any) -> Any:
         yield ctx.state.set("name", input)

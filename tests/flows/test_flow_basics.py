@@ -276,7 +276,7 @@ async def test_a_broken_when_fails_its_step_and_not_the_worker(memory: Any) -> N
         assert (await a.run_to_end("broken"))[1] == "failed", "the worker continues"
 
 
-@pytest.mark.spec("000-7.1", "000-8.4", "000-8.8", "000-8.14", "001-1.10")
+@pytest.mark.spec("000-7.1", "000-7.10", "000-8.4", "000-8.8", "000-8.14", "001-1.10")
 async def test_correlation_and_causation(app: Any) -> None:
     ids: dict[str, str] = {}
 

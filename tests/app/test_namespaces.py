@@ -47,6 +47,7 @@ async def mail(input: str) -> str:
     return input.upper()
 
 
+@pytest.mark.spec("000-3.12")
 @pytest.mark.parametrize("kind", SHARED)
 async def test_a_store_of_another_namespace_is_refused(kind: str, tmp_path: Path) -> None:
     url = one_store(kind, tmp_path)
@@ -91,6 +92,7 @@ async def test_opening_a_redis_store_writes_nothing() -> None:
     await client.aclose()
 
 
+@pytest.mark.spec("000-3.12", "000-4.3.8")
 @pytest.mark.parametrize("kind", SHARED)
 async def test_namespaces_with_stores_of_their_own_see_nothing_of_each_other(kind: str, tmp_path: Path) -> None:
     url = own_stores(kind, tmp_path)

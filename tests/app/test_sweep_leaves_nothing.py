@@ -109,6 +109,7 @@ async def _work(app: TestApp) -> None:
     await app.settle()
 
 
+@pytest.mark.spec("000-4.3.7")
 @pytest.mark.parametrize("kind", STORE_URLS)
 async def test_nothing_is_left_but_what_is_listed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEEP_SECRET", "a secret of at least 24 bytes")

@@ -53,6 +53,7 @@ def test_a_flow_is_shown(penstock: Callable) -> None:
     assert "[unknown_flow]" in penstock("flows", "show", "gret").err
 
 
+@pytest.mark.spec("003-9.5")
 def test_a_flow_is_drawn(penstock: Callable, project: Path) -> None:
     assert penstock("diagram", "greet").lines == [
         "┌───────┐",

@@ -57,6 +57,7 @@ def rows(answer: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.lines]
 
 
+@pytest.mark.spec("000-15.3")
 def test_queues_are_listed_with_their_counts(penstock: Callable) -> None:
     enqueue(1, 2)
     found = {row["queue"]: row for row in rows(penstock("queues", "--json"))}
@@ -252,6 +253,7 @@ def test_state(penstock: Callable) -> None:
     assert penstock("state", "delete", "rates/eur").code == 2
 
 
+@pytest.mark.spec("000-15.1")
 def test_the_state_of_a_run(penstock: Callable) -> None:
     penstock("start", "greet", "--key", "mine")
     penstock("state", "set", "seen", '"once"', "--run", "mine", "--ttl", "1h")

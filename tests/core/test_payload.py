@@ -210,6 +210,7 @@ def test_a_recursive_value_is_refused() -> None:
         pack(loop)
 
 
+@pytest.mark.spec("001-1.14")
 def test_maximum_size() -> None:
     fits = "x" * (MAX_PAYLOAD_BYTES - 2)
     assert len(pack(fits)) == MAX_PAYLOAD_BYTES

@@ -46,6 +46,7 @@ def make_flow(made: list[Any], *, sync: bool, retry: int = 3, fail_at: int = 0) 
 both = pytest.mark.parametrize("sync", [False, True], ids=["async", "def"])
 
 
+@pytest.mark.spec("001-6.7")
 @both
 async def test_a_call_runs_once_across_a_wait(kit: Any, sync: bool) -> None:
     made: list[int] = []
@@ -58,6 +59,7 @@ async def test_a_call_runs_once_across_a_wait(kit: Any, sync: bool) -> None:
         assert (kinds.count("log"), kinds.count("step.started"), kinds.count("paid")) == (1, 2, 1)
 
 
+@pytest.mark.spec("001-6.7", "003-7.12")
 @both
 async def test_a_call_runs_once_across_a_retry(kit: Any, sync: bool) -> None:
     made: list[int] = []

@@ -31,6 +31,7 @@ def make_flow(tokens: list[str], **options: Any) -> Any:
     return ask
 
 
+@pytest.mark.spec("003-3.2", "003-7.4")
 async def test_a_trigger_is_fired_once(kit: Any) -> None:
     tokens: list[str] = []
     async with kit(make_flow(tokens)) as app:
@@ -117,6 +118,7 @@ async def test_unknown_tokens_are_refused(kit: Any) -> None:
         assert (await app.runs.get(run)).status == "waiting"
 
 
+@pytest.mark.spec("003-7.7")
 async def test_an_expired_trigger_cannot_be_fired(kit: Any) -> None:
     tokens: list[str] = []
     async with kit(make_flow(tokens, timeout="1h")) as app:
@@ -134,6 +136,7 @@ async def test_an_expired_trigger_cannot_be_fired(kit: Any) -> None:
         assert kinds == ["trigger.registered", "trigger.timeout"]
 
 
+@pytest.mark.spec("003-7.6")
 async def test_a_caught_timeout_of_a_trigger(kit: Any) -> None:
     @flow("ask", emits=[])
     async def ask(order: Any, ctx: Context) -> Any:
@@ -147,6 +150,7 @@ async def test_a_caught_timeout_of_a_trigger(kit: Any) -> None:
         assert (await app.run_flow(ask, None)).result == "the trigger 'approval' did not arrive within 1 h 0 min"
 
 
+@pytest.mark.spec("003-2.18")
 @pytest.mark.parametrize("how", ["cancel", "complete", "fail"])
 async def test_a_trigger_is_cancelled_when_its_run_ends(kit: Any, how: str) -> None:
     tokens: list[str] = []

@@ -12,6 +12,7 @@ import pytest
 from penstock import Context, Permanent, SyncContext, flow, job
 
 
+@pytest.mark.spec("000-6.9", "000-14.9")
 async def test_an_async_attempt_that_takes_too_long_fails(app: Any) -> None:
     cleaned = asyncio.Event()
 
@@ -33,6 +34,7 @@ async def test_an_async_attempt_that_takes_too_long_fails(app: Any) -> None:
         assert letter.error["code"] == "timeout"
 
 
+@pytest.mark.spec("000-6.9")
 async def test_a_thread_that_takes_too_long_fails_and_is_stopped(app: Any) -> None:
     stopped = threading.Event()
 

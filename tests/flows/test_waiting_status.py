@@ -138,6 +138,7 @@ async def _has(a: App, count: int) -> bool:
     return len(await a.runs.list(status="waiting")) == count
 
 
+@pytest.mark.spec("003-7.8")
 async def test_a_step_that_waits_with_a_timeout_is_suspended_and_not_promoted(app: Any) -> None:
     async with app(*handlers()) as a, a.workers.background():
         run = await a.start("approve")

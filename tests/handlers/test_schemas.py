@@ -71,6 +71,7 @@ async def test_an_invalid_input_is_refused_at_the_start(memory: Any, schema: Any
         assert await a.runs.list() == []
 
 
+@pytest.mark.spec("000-7.26", "000-14.11")
 @every_schema
 async def test_an_invalid_input_from_an_event_is_a_permanent_failure(app: Any, schema: Any) -> None:
     ran: list[Any] = []
@@ -97,6 +98,7 @@ async def test_an_invalid_input_from_an_event_is_a_permanent_failure(app: Any, s
         assert (await a.run_to_end("typed", {"id": 7}))[1] == "completed"
 
 
+@pytest.mark.spec("000-14.11")
 @every_schema
 async def test_an_invalid_result_is_a_permanent_failure(app: Any, schema: Any) -> None:
     @flow("typed", output_schema=schema, retry=5, emits=["after"])
@@ -112,6 +114,7 @@ async def test_an_invalid_result_is_a_permanent_failure(app: Any, schema: Any) -
         assert "after" not in await a.kinds(run)
 
 
+@pytest.mark.spec("000-7.14")
 @every_schema
 async def test_an_invalid_event_is_a_permanent_failure(app: Any, schema: Any) -> None:
     @flow("typed", events={"order.made": schema}, emits=["order.made", "free"], retry=5)
@@ -129,6 +132,7 @@ async def test_an_invalid_event_is_a_permanent_failure(app: Any, schema: Any) ->
         assert await a.events_of(run, "order.made") == await a.events_of(run, "free") == []
 
 
+@pytest.mark.spec("000-7.14")
 @every_schema
 async def test_an_invalid_event_from_outside_is_refused(memory: Any, schema: Any) -> None:
     @flow("typed", accepts=["order.made"], events={"order.made": schema})
@@ -192,6 +196,7 @@ async def test_annotations_with_plain_types_are_not_schemas(memory: Any) -> None
         assert await a.jobs.result(await a.enqueue("plain", "not a number"), timeout=20) == "not a number"
 
 
+@pytest.mark.spec("002-8.4")
 async def test_an_invalid_payload_from_a_producer_without_the_handler(shared: Any) -> None:
     @job(queue="typed", input_schema=JSON_ORDER, retry=5)
     async def typed() -> None: ...

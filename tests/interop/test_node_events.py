@@ -40,6 +40,7 @@ def _kinds(events: list[Event], job: str) -> list[str]:
     return [event.kind for event in events if event.subject == job]
 
 
+@pytest.mark.spec("000-7.30", "004-7.2", "004-7.4")
 async def test_events_of_a_node_worker(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
         await node.call("work", queue=QUEUE)
@@ -66,6 +67,7 @@ async def test_events_after_a_cursor(node: Any, redis_url: str) -> None:
         assert events[-1].data == {"error": "no", "willRetry": False}
 
 
+@pytest.mark.spec("004-7.2", "004-7.4")
 async def test_events_of_our_worker(redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app, app.workers.background():
         id = await app.enqueue(QUEUE, 1)
@@ -87,6 +89,7 @@ async def test_a_lost_connection_loses_no_event(redis_url: str) -> None:
         assert [_kinds(seen, id) for id in (first, second)] == [["job.added", "job.active", "job.completed"]] * 2
 
 
+@pytest.mark.spec("000-4.2.4", "002-8.11")
 async def test_bull_board_shows_our_jobs(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
         async with app.workers.background():

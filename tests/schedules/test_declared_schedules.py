@@ -57,6 +57,7 @@ async def test_schedules_of_flows_and_jobs(app: Any, clock: FakeClock) -> None:
         await a.wait_for_state(f"sweep.{clock.now_ms()}", "completed")
 
 
+@pytest.mark.spec("004-4.3")
 async def test_a_declared_schedule_follows_the_code(shared: Any, clock: FakeClock) -> None:
     rows = await kept(shared(report("1h"), clock=clock))
     assert rows["report"].every_ms == 3_600_000

@@ -192,7 +192,7 @@ class Context:
     def emit(self, kind: str | Mapping[str, Any], data: Any = None) -> Done:
         """Emit an event. It appears, and starts the steps that listen to it, once, when this attempt commits.
 
-        Also accepts the specs' dicts: `{"kind": …, "data": …}` and `{"type": "log"|"progress"|"partial", "data": …}`.
+        Also accepts a mapping: `{"kind": …, "data": …}` and `{"type": "log"|"progress"|"partial", "data": …}`.
 
         Args:
             kind: Kind of the event: dotted words such as "order.paid".

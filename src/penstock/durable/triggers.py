@@ -124,7 +124,7 @@ class Trigger:
         self._journal.writes.waits.append(self._new_wait())
         data = {"wait": self._call.key, "triggerId": self.id, "triggerType": self._body.type, "name": self.name}
         self._session.add_step_event(
-            "step.await.trigger", {**data, **timeout_fields(self._timeout_ms, self._due)}, self.id
+            "step.await.trigger", {**data, **timeout_fields(self._timeout_ms, self._due)}, triggerId=self.id
         )
 
 

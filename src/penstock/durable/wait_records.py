@@ -66,7 +66,7 @@ class WaitSession(CallSession, Protocol):
         """Build a wait's body with what the attempt knows."""
         ...
 
-    def add_step_event(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
+    def add_step_event(self, kind: str, data: dict[str, Any], **meta: Any) -> None:
         """Append an event of the step with the next commit."""
         ...
 
@@ -129,7 +129,7 @@ async def expire_wait(
     now, is_trigger = session.now_ms, wait.kind == TRIGGER
     record_result(WaitResult(now, timeout=True))
     data = {"wait": decode_body(wait.body).key, "awaitType": wait.kind, "duration": now - started}
-    session.add_step_event("step.await.timeout", data, wait.id if is_trigger else None)
+    session.add_step_event("step.await.timeout", data, **({"triggerId": wait.id} if is_trigger else {}))
     if is_trigger:
         session.add_trigger_event("trigger.timeout", wait.id, {"duration": now - started})
     # Register it again first: it may never have been registered, or the run may have ended and been retried since,

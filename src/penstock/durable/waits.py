@@ -112,7 +112,7 @@ class TimeWait(_RecordedWait[None]):
             if self._call.entry is not None:  # the handler suspended on it
                 self._journal.writes.waits.append(SettleWait(self._id, "resolved", lenient=True))
                 data = {"wait": self.name, "reason": "Time reached", "awaitDuration": now - self._started["at"]}
-                self._session.add_step_event("step.resumed", data)
+                self._session.add_step_event("step.resumed", data, awaitType=TIME)
 
     def result(self) -> None:
         return None

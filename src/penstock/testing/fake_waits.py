@@ -125,7 +125,7 @@ class FakeDurableSession:
     def new_wait_body(self, key: str) -> WaitBody:
         return WaitBody(key, self.now_ms)
 
-    def add_step_event(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
+    def add_step_event(self, kind: str, data: dict[str, Any], **meta: Any) -> None:
         """Do nothing: a step under test has no stream."""
 
     def add_trigger_event(self, kind: str, id: str, data: dict[str, Any]) -> None:

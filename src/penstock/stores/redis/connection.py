@@ -142,6 +142,11 @@ class Client:
                 raise self._closed() from None
             raise
 
+    def check_open(self) -> None:
+        """Raise StoreClosed after `close`."""
+        if self._is_closed:
+            raise self._closed()
+
     def _closed(self) -> StoreClosed:
         return StoreClosed(f"the store at {self.topology} is closed")
 
@@ -183,8 +188,7 @@ class Client:
 
     async def _open(self) -> Connection:
         async with self._connecting:
-            if self._is_closed:
-                raise self._closed()
+            self.check_open()
             if self._connection is None or not self._connection.is_open:
                 self._connection = await connect(self.topology, self._name)
                 self._opened += 1

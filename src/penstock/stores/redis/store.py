@@ -209,7 +209,7 @@ class RedisStore:
     def job_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
         if after:
             event_seq(after)
-        return follow_queue_events(self._topology, f"{self._prefix}:{queue}:events", after)
+        return follow_queue_events(self._client, f"{self._prefix}:{queue}:events", after)
 
     async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
         found = await (self._read("newest_event") if after is None else self._read("feed", after, limit))

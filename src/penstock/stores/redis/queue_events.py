@@ -15,10 +15,9 @@ import msgspec
 from ...core.clock import to_iso
 from ...core.events import Event
 from ...core.outage_retry import OutageRetry
-from .connection import Client, Connection, connect
+from .connection import MAX_REDIRECTS, Client, Connection, connect
 from .job_options import unescape_id
 from .resp import pack, translate
-from .topology import Topology
 
 BLOCK_MS = 1000  # must be shorter than REPLY_TIMEOUT_S, or the connection gives up on an idle queue
 PAGE = 500
@@ -37,10 +36,17 @@ async def follow_queue_events(client: Client, key: str, after: str | None) -> As
 
     async def read_page() -> list[Any]:
         nonlocal connection
-        client.check_open()
-        if connection is None or not connection.is_open:
-            connection = await connect(topology, "penstock-jobs")
-        return await _read_page(connection, key, cursor, topology)
+        for _ in range(MAX_REDIRECTS + 1):
+            client.check_open()
+            if connection is None or not connection.is_open:
+                connection = await connect(topology, "penstock-jobs")
+            (reply,) = await connection.call(_read_command(key, cursor), 1)
+            if not topology.follow_move(reply, connection.peer):
+                break
+            connection.close()  # the page is on another node
+        if isinstance(reply, hiredis.HiredisError):
+            raise translate(reply, str(topology))
+        return list(reply[0][1]) if reply else []
 
     try:
         while True:
@@ -54,15 +60,8 @@ async def follow_queue_events(client: Client, key: str, after: str | None) -> As
             connection.close()
 
 
-async def _read_page(connection: Connection, key: str, cursor: str, topology: Topology) -> list[Any]:
-    command = pack(("XREAD", "COUNT", PAGE, "BLOCK", BLOCK_MS, "STREAMS", key, cursor))
-    (reply,) = await connection.call(command, 1)
-    if topology.follow_move(reply, connection.peer):
-        connection.close()
-        return []  # the next page is read from the other node
-    if isinstance(reply, hiredis.HiredisError):
-        raise translate(reply, str(topology))
-    return list(reply[0][1]) if reply else []
+def _read_command(key: str, cursor: str) -> bytes:
+    return pack(("XREAD", "COUNT", PAGE, "BLOCK", BLOCK_MS, "STREAMS", key, cursor))
 
 
 def _read_event(id: str, flat: list[bytes], key: str) -> Event | None:

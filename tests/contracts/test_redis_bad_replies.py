@@ -41,10 +41,10 @@ class FakeServer:
                 while (command := parser.gets()) is not False:
                     if not await self._reply(self.answer(command), writer):
                         return
-        except ConnectionError:
-            pass
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # the test is over
         finally:
-            writer.close()
+            writer.transport.abort()
 
     async def _reply(self, data: bytes, writer: asyncio.StreamWriter) -> bool:
         if data == HANG:
@@ -58,6 +58,7 @@ class FakeServer:
                 await writer.drain()
         if data.endswith(CLOSE):
             writer.write(data.removesuffix(CLOSE))
+            await writer.drain()
             return False
         writer.write(data)
         return True
@@ -75,7 +76,8 @@ async def fake(answer: Answer) -> AsyncIterator[FakeServer]:
         for task in asyncio.all_tasks():
             if task.get_coro().__qualname__.startswith("FakeServer."):  # type: ignore[union-attr]
                 task.cancel()
-        await asyncio.sleep(0)
+                await asyncio.wait((task,))
+        await asyncio.sleep(0)  # closes their sockets
 
 
 def flat(*parts: bytes) -> bytes:
@@ -299,6 +301,8 @@ async def test_bytes_that_come_one_by_one_end(monkeypatch: pytest.MonkeyPatch) -
                 await asyncio.sleep(0.02)
         except ConnectionError:
             pass
+        finally:
+            writer.transport.abort()
 
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     host = server.sockets[0].getsockname()[:2]
@@ -308,6 +312,7 @@ async def test_bytes_that_come_one_by_one_end(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(StoreUnavailable, match="redis at x"):
             await one.call(b"PING\r\n", 1)
     server.close()
+    await asyncio.sleep(0.1)  # until the server has noticed
 
 
 async def test_junk_on_the_channel_of_wake_ups(caplog: pytest.LogCaptureFixture) -> None:

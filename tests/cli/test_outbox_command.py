@@ -66,3 +66,38 @@ def test_a_database_without_an_outbox(penstock: Callable, project: Path) -> None
     answer = penstock("outbox", "relay", "--from", "sqlite:///new.db", "--once", "--url", STORE)
     assert answer.code == 2
     assert "this database has no table penstock_outbox" in answer.err
+
+
+def test_rows_that_were_set_aside(mine: sqlite3.Connection, penstock: Callable) -> None:
+    (first,) = mine.execute("SELECT unit FROM penstock_outbox ORDER BY seq").fetchone()
+    mine.execute("UPDATE penstock_outbox SET unit = '{' WHERE seq = 1")
+    mine.commit()
+    relay = ("outbox", "relay", "--from", "sqlite:///mine.db", "--once", "--url", STORE)
+    listing = ("outbox", "list", "--in", "sqlite:///mine.db")
+    doctor = ("doctor", "--outbox", "sqlite:///mine.db", "--url", STORE)
+    assert penstock(*listing).err == "No row was set aside.\n"
+    assert "2 rows waiting in sqlite:///mine.db" in penstock(*doctor).out
+
+    answer = penstock(*relay)
+    assert answer.out == "1 row relayed.\n"
+    assert "set aside: `penstock outbox list --in sqlite:///mine.db`" in answer.err
+    assert penstock(*listing).lines[1].startswith("1 ")
+    assert penstock(*listing, "--json").json["error"].startswith("DecodeError: ")
+    assert penstock(*listing, "--after", "1").err == "No row was set aside.\n"
+    checked = penstock(*doctor)
+    assert checked.code == 2
+    assert "0 rows waiting in sqlite:///mine.db; rows that cannot be delivered were set aside" in checked.out
+
+    mine.execute("UPDATE penstock_outbox SET unit = ?", [first])
+    mine.commit()
+    assert penstock(*relay).out == "0 rows relayed.\n"
+    assert penstock("outbox", "retry", "1", "--in", "sqlite:///mine.db").out == "The relay tries them again.\n"
+    assert penstock(*relay).out == "1 row relayed.\n"
+    assert "0 rows waiting in sqlite:///mine.db" in penstock(*doctor).out
+
+
+def test_doctor_of_a_database_without_an_outbox(penstock: Callable, project: Path) -> None:
+    answer = penstock("doctor", "--outbox", "sqlite:///none.db", "--url", STORE)
+    assert answer.code == 2
+    assert "cannot open the database" in answer.out
+    assert "[no_outbox]" in answer.out

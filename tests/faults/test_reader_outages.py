@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import shutil
+import sqlite3
 import sys
 import tempfile
 from collections import Counter
@@ -237,6 +238,34 @@ async def test_a_worker_that_starts_while_the_server_is_away_waits_for_it(
         output = (await working.communicate())[1]
         assert b"not open yet" not in output
     assert (stopped.returncode, working.returncode) == (0, 0)
+
+
+async def test_a_relay_that_starts_while_the_server_is_away(restartable: RestartableServer, tmp_path: Path) -> None:
+    mine = sqlite3.connect(tmp_path / "mine.db")
+    async with App(restartable.url, handlers=[]) as app, AsyncExitStack() as stack:
+        stack.callback(mine.close)
+        await app.outbox.create(mine)
+        await app.emit("order.made", {"n": 1}, tx=mine)
+        mine.commit()
+        await restartable.kill()
+        command = ("outbox", "relay", "--from", f"sqlite:///{tmp_path}/mine.db", "--url", restartable.url)
+        relays = [_command(*command, *options) for options in ((), (), ("--once",))]
+        stopped, working, once = [await stack.enter_async_context(relay) for relay in relays]
+        for relay in (stopped, working, once):
+            assert relay.stderr is not None
+            assert b"not open yet: no answer from the store, trying again" in await relay.stderr.readline()
+        stopped.terminate()
+        assert b"Stopped." in (await stopped.communicate())[1]
+        await restartable.start()
+        output, _ = await once.communicate()
+        assert b"relayed." in output
+        events = await _retry(lambda: app.events.read("nq:global"))
+        assert [event.data for event in events] == [{"n": 1}]
+        assert working.stdout is not None
+        assert b"Relaying from" in await working.stdout.readline()
+        working.terminate()
+        await working.communicate()
+    assert (stopped.returncode, working.returncode, once.returncode) == (0, 0, 0)
 
 
 async def test_an_app_that_starts_a_worker_while_the_server_is_away(restartable: RestartableServer) -> None:

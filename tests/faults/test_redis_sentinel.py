@@ -14,7 +14,7 @@ from faultkit.load import run_load
 from penstock.core.errors import StoreUnavailable
 from penstock.stores.redis import RedisStore
 from penstock.stores.redis.address import parse
-from penstock.stores.redis.topology import Topology
+from penstock.stores.redis.sentinels import find_master
 from penstock.testing.until import until
 from redis_groups import NAME, SentinelGroup, ask
 
@@ -60,11 +60,10 @@ async def _fail_over(group: SentinelGroup) -> None:
 
 async def _check_errors(group: SentinelGroup) -> None:
     """Check the errors for an unknown name, and with one or all sentinels gone."""
-    with pytest.raises(StoreUnavailable, match="No master found for 'other'"):
+    with pytest.raises(StoreUnavailable, match=r"\(other\) \(ERR No such master"):
         await RedisStore(group.url().replace(f"/{NAME}/", "/other/")).open()
     group.sentinels[0].stop()  # the others answer
-    topology = Topology(parse(group.url()))
-    masters = await asyncio.gather(*(topology.find_master() for _ in range(5)))
+    masters = await asyncio.gather(*(find_master(parse(group.url())) for _ in range(5)))
     assert len(set(masters)) == 1
     gc.collect()  # warns about connections that were not closed
     store = RedisStore(group.url())

@@ -106,6 +106,15 @@ async def boss(boss_program: Path) -> AsyncIterator[NodeProcess]:
         yield process
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def boss_tables(boss_program: Path) -> str:
+    """Return a schema with the tables of a pg-boss that does not run: no maintenance of its own meets our rows."""
+    postgres_server.server().run("DROP SCHEMA IF EXISTS badboss CASCADE")
+    async with _started(boss_program, postgres_server.server().url().partition("?")[0], "badboss") as process:
+        await process.call("schedules")
+    return "badboss"
+
+
 @asynccontextmanager
 async def _started(program: Path, *arguments: str) -> AsyncIterator[NodeProcess]:
     process = await asyncio.create_subprocess_exec(

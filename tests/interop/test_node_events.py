@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from penstock import App, Context, job
+from penstock.core.errors import StoreClosed
 from penstock.core.events import Event
 from penstock.jobs.reducer import reduce_job
 from penstock.ports.unit import JobState
@@ -87,6 +89,38 @@ async def test_a_lost_connection_loses_no_event(redis_url: str) -> None:
         await events.aclose()  # type: ignore[attr-defined]
         assert [event.id for event in seen] == sorted({event.id for event in seen}, key=lambda id: (len(id), id))
         assert [_kinds(seen, id) for id in (first, second)] == [["job.added", "job.active", "job.completed"]] * 2
+
+
+async def test_following_ends_with_the_app(redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app:
+        events = app.queues.events(QUEUE, shared=True)
+        await app.enqueue(QUEUE, 1)
+        await anext(events)
+        waiting = asyncio.create_task(anext(events))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+    with pytest.raises(StoreClosed, match="is closed"):
+        async with asyncio.timeout(30):
+            await waiting
+    with pytest.raises(StoreClosed, match="is closed"):
+        await anext(app.queues.events(QUEUE, shared=True))
+
+
+async def test_unreadable_entries_are_skipped(redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with App(redis_url, handlers=[send]) as app:
+        add = ("XADD", f"bull:{QUEUE}:events", "*")
+        for fields in (
+            (b"event", b"added", b"jobId", b"\xff\xfe"),
+            (b"\xff", b"added"),
+            (b"event", b"delayed", b"jobId", b"a", b"delay", b"soon"),
+            (b"event", b"delayed", b"jobId", b"a", b"delay", b"inf"),
+            (b"event", b"delayed", b"jobId", b"a", b"delay", b"nan"),
+            (b"event", b"nothing", b"jobId", b"a"),
+            (b"event", b"completed"),
+        ):
+            await app.store._client.call(*add, *fields)  # type: ignore[attr-defined]
+        id = await app.enqueue(QUEUE, 1)
+        assert (await anext(app.queues.events(QUEUE, shared=True))).subject == id
+    assert len([one for one in caplog.records if "skipping it" in one.message]) == 5
 
 
 @pytest.mark.spec("000-4.2.4", "002-8.11")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,6 +26,7 @@ from .advice import Advice
 from .arguments import check_list
 
 MAX_JOBS_PER_COMMIT = 200
+MAX_JOBS_IN_MEMORY = 10_000  # of one call; with more, each job is built twice: to check them all, then to add a few
 
 
 class JobEnqueuer:
@@ -69,15 +71,36 @@ class JobEnqueuer:
         make = partial(
             self.build, name=name, key=key, default_key=default_key, due=due, priority=priority, dedupe=dedupe
         )
-        jobs = _build_each(check_list(inputs, "inputs"), lambda input: make(queue, input, options))
-        ids = [job.id for job in jobs]
-        for start in range(0, len(jobs), MAX_JOBS_PER_COMMIT):
-            unit = Unit(self._runtime.new_unit_id(), jobs=jobs[start : start + MAX_JOBS_PER_COMMIT])
-            receipt = await self._sink.submit(CommitRequest(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
-            if isinstance(receipt, Committed):
-                for position, holder in receipt.deduplicated.items():
-                    ids[start + position] = holder
+        build = partial(_build_each, build=lambda input: make(queue, input, options))
+        given = check_list(inputs, "inputs")
+        jobs = build(given, 0, len(given)) if len(given) <= MAX_JOBS_IN_MEMORY else None
+        if jobs is None:
+            await self._check_many(given, build)
+        ids: list[str] = []
+        for start in range(0, len(given), MAX_JOBS_PER_COMMIT):
+            end = min(start + MAX_JOBS_PER_COMMIT, len(given))
+            ids += await self._add(jobs[start:end] if jobs is not None else build(given, start, end))
         await self.warn_if_unhandled(queue, name)
+        return ids
+
+    async def _check_many(self, given: list[Any], build: Callable[[list[Any], int, int], list[NewJob]]) -> None:
+        """Check all inputs before the first job is added, and let other tasks run meanwhile."""
+        if self._sink.is_deferred:
+            raise BadArgument(
+                f"with tx=, a call takes at most {MAX_JOBS_IN_MEMORY:,} inputs, got {len(given):,}; call it several "
+                "times"
+            )
+        for start in range(0, len(given), MAX_JOBS_PER_COMMIT):
+            build(given, start, min(start + MAX_JOBS_PER_COMMIT, len(given)))
+            await asyncio.sleep(0)
+
+    async def _add(self, jobs: list[NewJob]) -> list[str]:
+        """Add jobs with one commit, and return their ids: for a job whose dedupe key is taken, that of the holder."""
+        ids, unit = [job.id for job in jobs], Unit(self._runtime.new_unit_id(), jobs=jobs)
+        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
+        if isinstance(receipt, Committed):
+            for position, holder in receipt.deduplicated.items():
+                ids[position] = holder
         return ids
 
     async def warn_if_unhandled(self, queue: str, name: str | None = None) -> None:
@@ -139,12 +162,12 @@ class JobEnqueuer:
         return JobTree(job.id, queue, job.name, children)
 
 
-def _build_each(inputs: list[Any], build: Callable[[Any], NewJob]) -> list[NewJob]:
-    """Build a job for each input; an error names the item it is about."""
+def _build_each(inputs: list[Any], start: int, end: int, build: Callable[[Any], NewJob]) -> list[NewJob]:
+    """Build a job for each of some inputs; an error names the item it is about."""
     jobs: list[NewJob] = []
-    for n, input in enumerate(inputs):
+    for n in range(start, end):
         try:
-            jobs.append(build(input))
+            jobs.append(build(inputs[n]))
         except PenstockError as problem:
             if len(inputs) > 1:
                 problem.args = (f"item {n} of {len(inputs)}: {problem} (no job was added)", *problem.args[1:])

@@ -11,12 +11,12 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..core.clock import Clock
-from ..core.errors import BadArgument, ConfigError, PenstockError, RunError, UnknownRun
+from ..core.errors import BadArgument, ConfigError, PenstockError, RunError, RunLimit, UnknownRun
 from ..core.events import Event, encode_body, strip_event
 from ..core.ids import check_id, dead_letter_id
 from ..ports.store import JobRow, RunRow, Store
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 FORMAT = 3
 OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
 PAGE = 200  # events per commit
+STATE_PAGE = 1000  # keys of state per commit
+MAX_EXPORT_BYTES = 512 * 2**20  # of the events of a run, and of its state
 
 
 class BadExport(PenstockError):
@@ -227,22 +229,68 @@ async def export_run(app: App, id: str) -> bytes:
     scopes = {job.scope for job in (*jobs, *ended)} | {job.letter_scope for job in jobs}
     found = {scope: await app.store.memos(scope) for scope in sorted(scopes)}
     memos = {scope: {name: msgspec.Raw(value) for name, value in kept.items()} for scope, kept in found.items() if kept}
+    # Raw JSON in place of lists: millions of events and keys as objects would take ten times the memory.
+    events, state = RawJson(id), RawJson(id)
+    await _add_events(app, row, events)
+    await _add_state(app, row, state)
     saved = SavedRun(
         FORMAT, row.id, row.flow, row.status, row.closed, row.created, row.updated, msgspec.Raw(row.record),
-        await app.events.read_all(app._bodies.run(row.kind, id)), jobs, await _state(app, row), memos,
-        await _waits(app, id), [job for job in ended if job.scope in memos], row.kind,
+        events.list(), jobs, state.object(), memos, await _waits(app, id), ended, row.kind,
     )  # fmt: skip
     return msgspec.json.encode(saved)
 
 
+class RawJson:
+    """Collects the items of a JSON list or object as bytes, up to a size."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._data = bytearray()
+
+    def add(self, *parts: bytes) -> None:
+        self._data += b"," if self._data else b""
+        for part in parts:
+            self._data += part
+        if len(self._data) > MAX_EXPORT_BYTES:
+            raise RunLimit(
+                f"run {self._run!r} is too large to export: its events or its state have more than "
+                f"{MAX_EXPORT_BYTES // 2**20} MB; delete keys of its state, or read them with app.events and app.state"
+            )
+
+    def list(self) -> Any:
+        return msgspec.Raw(b"[%b]" % bytes(self._data))
+
+    def object(self) -> Any:
+        return msgspec.Raw(b"{%b}" % bytes(self._data))
+
+
+async def _add_events(app: App, row: RunRow, found: RawJson) -> None:
+    stream, after = app._bodies.run(row.kind, row.id), None
+    while page := await app.events.read(stream, after=after, limit=1000):
+        for event in page:
+            found.add(msgspec.json.encode(event))
+        after = page[-1].id
+
+
+async def _add_state(app: App, row: RunRow, found: RawJson) -> None:
+    prefix, after = f"run/{row.id}/", None
+    while page := await app.store.states(prefix, after=after, limit=STATE_PAGE):
+        for one in page:
+            found.add(msgspec.json.encode(one.key), b":", one.value)
+        after = page[-1].key
+    for key in app._engines.of_run(row).read_record(row.record).state_keys:
+        if (shared := await app.store.state(key)) is not None:
+            found.add(msgspec.json.encode(shared.key), b":", shared.value)
+
+
 async def _jobs(app: App, row: RunRow) -> tuple[list[SavedJob], list[SavedJob]]:
-    """Return the open jobs of a run with its dead letters, and its completed jobs."""
+    """Return the open jobs of a run with its dead letters, and its completed jobs that have memos."""
     found: list[SavedJob] = []
     ended: list[SavedJob] = []
     for id in await jobs_of(app, row.id):
         job, letter = await app.store.job(id), await app.store.job(dead_letter_id(id))
         found += [_job(one) for one in (job, letter) if one is not None and one.state in OPEN]
-        if job is not None and job.state is JobState.COMPLETED:
+        if job is not None and job.state is JobState.COMPLETED and await app.store.memos(job.scope):
             ended.append(_job(job))
     return found, ended
 
@@ -264,18 +312,6 @@ def _job(row: JobRow) -> SavedJob:
         row.id, row.queue, row.name, row.priority, row.due, row.run, row.scope, msgspec.Raw(row.payload),
         msgspec.Raw(row.opts),
     )  # fmt: skip
-
-
-async def _state(app: App, row: RunRow) -> dict[str, msgspec.Raw]:
-    rows = []
-    prefix, after = f"run/{row.id}/", None
-    while page := await app.store.states(prefix, after=after, limit=500):
-        rows += page
-        after = page[-1].key
-    for key in app._engines.of_run(row).read_record(row.record).state_keys:
-        if (shared := await app.store.state(key)) is not None:
-            rows.append(shared)
-    return {one.key: msgspec.Raw(one.value) for one in rows}
 
 
 class Importer:
@@ -319,7 +355,7 @@ class Importer:
 
     async def _run(self, saved: SavedRun) -> None:
         record, jobs = bytes(saved.record), _new_jobs(self._engines, saved)
-        state = [StateWrite(key, bytes(value)) for key, value in saved.state.items()]
+        await self._state(saved.state)
         # The second write sets `updated`. An open run gets none: a worker may already have changed it.
         times = (saved.created, saved.updated) if saved.closed else (saved.created,)
         memos = [
@@ -334,8 +370,14 @@ class Importer:
             write = RunWrite(
                 saved.run, version, record, saved.flow, saved.status, saved.closed, paused, kind=saved.kind
             )
-            await self._commit(Unit(next(self._units), run=write, jobs=jobs, state=state, memos=memos, waits=waits))
-            jobs, state, memos, waits = [], [], [], []
+            await self._commit(Unit(next(self._units), run=write, jobs=jobs, memos=memos, waits=waits))
+            jobs, memos, waits = [], [], []
+
+    async def _state(self, state: dict[str, msgspec.Raw]) -> None:
+        """Write the state, a page per commit: a run may have millions of keys."""
+        items = iter(state.items())
+        while page := list(itertools.islice(items, STATE_PAGE)):
+            await self._commit(Unit(next(self._units), state=[StateWrite(key, bytes(value)) for key, value in page]))
 
     async def _commit(self, unit: Unit) -> None:
         receipt = (await self._store.commit([unit])).receipts[0]

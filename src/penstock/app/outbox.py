@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,9 +11,9 @@ from ..commit.committer import Committer
 from ..core.durations import Duration, to_ms
 from ..transactions.connections.connection import POSTGRES, SQLITE, wrap_connection
 from ..transactions.outbox import create_statement
-from ..transactions.relay import Relay
+from ..transactions.relay import FailedRow, Relay
 from ..transactions.relay_source import Connect
-from .arguments import check_choice
+from .arguments import check_choice, check_count
 
 
 class Outbox:
@@ -41,12 +41,39 @@ class Outbox:
         await wrapped.execute(create_statement(wrapped.dialect))
 
     async def drain(self, connect: Connect) -> int:
-        """Deliver all rows that are in the outbox now and return how many there were, without unreadable ones.
+        """Deliver the rows that are in the outbox now and return how many there were, without those set aside.
 
         Args:
             connect: URL of the database with the outbox, or a function that returns a connection.
         """
         return await Relay(self._committer, self._namespace, connect).drain()
+
+    async def failed(self, connect: Connect, *, after: int = 0, limit: int = 100) -> list[FailedRow]:
+        """Return rows that cannot be delivered and were set aside, each with its number, summary and error.
+
+        Args:
+            connect: URL of the database with the outbox, or a function that returns a connection.
+            after: Number (`seq`) of the last row of the page before.
+            limit: Maximum number of rows.
+        """
+        return await Relay(self._committer, self._namespace, connect).failed(after, check_count(limit))
+
+    async def retry(self, connect: Connect, seqs: Sequence[int] | None = None) -> None:
+        """Let the relay deliver rows again that were set aside.
+
+        Args:
+            connect: URL of the database with the outbox, or a function that returns a connection.
+            seqs: Numbers of the rows. Default: all that were set aside.
+        """
+        await Relay(self._committer, self._namespace, connect).retry(seqs)
+
+    async def count_waiting(self, connect: Connect) -> int:
+        """Return how many rows wait to be delivered.
+
+        Args:
+            connect: URL of the database with the outbox, or a function that returns a connection.
+        """
+        return await Relay(self._committer, self._namespace, connect).count_waiting()
 
     async def relay(self, connect: Connect, *, every: Duration = "200ms") -> None:
         """Deliver rows in order until cancelled.

@@ -14,7 +14,7 @@ import msgspec
 
 from ..commit.command_sink import BridgeSink, CommandSink
 from ..commit.committer import CommitRequest
-from ..core.errors import PenstockError, StoreError
+from ..core.errors import BadArgument, PenstockError, StoreError
 from ..core.ids import check_schedule_id
 from ..core.options import MAX_PRIORITY
 from ..core.payload import parse_json
@@ -28,8 +28,6 @@ from ..schedules.spec import BadSchedule, Target, make_spec
 from ..stores.postgres.address import read_address
 from ..stores.postgres.connection import Connection, Connections
 from .app import App
-
-PAGE_JOBS = 200
 
 
 class SkippedItem(msgspec.Struct, frozen=True):
@@ -80,6 +78,7 @@ class PgBossImport:
         self._backlog = Backlog(self._sql, queues)
         self._rename = dict(rename or {})
         self._connections = Connections(self._address)
+        self._shared_ids: set[str] = set()
 
     async def preview(self) -> ImportReport:
         """Return what `move` would move. Nothing is changed."""
@@ -97,15 +96,21 @@ class PgBossImport:
             await self._connections.close()
 
     async def _preview(self) -> ImportReport:
-        report = ImportReport()
-        jobs = await self._connections.run(self._backlog.jobs)
-        report.add(Page(*self._convert(jobs)[::2]))
+        self._shared_ids = await self._connections.run(self._backlog.shared_ids)
+
+        async def count(connection: Connection) -> ImportReport:
+            found = ImportReport()
+            await self._backlog.read(connection, lambda jobs: found.add(Page(*self._convert(jobs)[::2])))
+            return found
+
+        report = await self._connections.run(count)
         for schedule in await self._connections.run(self._backlog.schedules):
             await self._schedule(schedule, report, keep=True)
         return report
 
     async def _move(self, on_page: Callable[[int], None]) -> ImportReport:
         report, shared = ImportReport(), shared_store(self._app.store, self._address)
+        self._shared_ids = await self._connections.run(self._backlog.shared_ids)
         while True:
             skip = [one.id for one in report.skipped]
             if shared is not None:
@@ -128,7 +133,7 @@ class PgBossImport:
             return await self._move_page(connection, skip, self._app._committer)
 
     async def _move_page(self, connection: Connection, skip: list[str], sink: CommandSink) -> Page:
-        jobs, new, left = self._convert(await self._backlog.lock(connection, skip, PAGE_JOBS))
+        jobs, new, left = self._convert(await self._backlog.lock(connection, skip))
         if new:
             unit = Unit(self._app._runtime.new_unit_id(), jobs=new)
             await sink.submit(CommitRequest(lambda _v, _r: unit))
@@ -150,13 +155,16 @@ class PgBossImport:
 
     def _new_job(self, job: WaitingJob) -> NewJob:
         """Convert a job. Priorities above 0 only order the jobs that are moved: here, 0 is the highest."""
-        data = parse_json(job.data, "its data") if job.data is not None else None
+        if job.id in self._shared_ids:
+            raise BadArgument(
+                "jobs of several queues have this id, which must be unique here; delete or finish the others"
+            )
         return self._app._transactions.direct.jobs.build(
             self._rename.get(job.queue, job.queue),
-            data,
+            job.read_data(),
             JobOptions(retry=job.retry),
             key=job.id,
-            due=job.due if job.is_delayed else 0,
+            due=job.read_due(),
             priority=min(max(-job.priority, 0), MAX_PRIORITY),
         )
 

@@ -49,7 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "check": Entry("Check which open runs do not fit the current code.", _CODE),
     "settings": Entry("Print every setting and where its value comes from.", _CODE),
     "doctor": Entry("Run health checks; 'doctor RUN' explains why a run is not moving.", _STORE),
-    "outbox": Entry("Relay work from a table in your own database: create, sql, relay.", _STORE),
+    "outbox": Entry("Relay work from a table in your own database: create, sql, relay, list, retry.", _STORE),
     "migrate": Entry("Create or update the tables of a Postgres store.", _STORE),
     "export": Entry("Write runs with their events and jobs as JSON lines.", _STORE),
     "import": Entry("Import runs written by 'export', or the backlog of pg-boss.", _STORE, "import_runs:import_"),

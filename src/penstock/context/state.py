@@ -67,8 +67,8 @@ class StateRecorder(Protocol):
         """Raise if the attempt is over: its writes would be lost."""
         ...
 
-    def count_write(self) -> bool:
-        """Count a set or delete, and return whether an earlier attempt committed it before it suspended."""
+    def count_write(self, size: int) -> bool:
+        """Count a set or delete of `size` bytes. Return whether an earlier attempt committed it before it suspended."""
         ...
 
     def read_memo(self, name: str) -> bytes | None:
@@ -118,7 +118,7 @@ class StateView:
         self._recorder.check()
         full = self._prefix + join_key(key)
         packed = pack(value, f"state {full}")
-        if not self._recorder.count_write():
+        if not self._recorder.count_write(len(packed)):
             self._writes[full] = StateWrite(full, packed, None, self._expiry(ttl))
         return DONE
 
@@ -130,7 +130,7 @@ class StateView:
         """
         self._recorder.check()
         full = self._prefix + join_key(key)
-        if not self._recorder.count_write():
+        if not self._recorder.count_write(0):
             self._writes[full] = StateWrite(full, None)
         return DONE
 

@@ -315,7 +315,7 @@ class SuspendSwallowed(ReplayError):
 
 
 class HistoryLimit(ReplayError):
-    """A step recorded more durable calls than the journal allows."""
+    """A step recorded more durable calls than the journal allows, or an attempt writes more than one commit may."""
 
     code = "history_limit"
 

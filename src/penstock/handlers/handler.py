@@ -173,10 +173,7 @@ class Handler:
         try:
             return self.key(value)
         except Exception as problem:
-            raise BadArgument(
-                f"the key function of {self.name} ({self.where}) failed for this input: {type(problem).__name__}: "
-                f"{problem}"
-            ) from problem
+            raise self._failed_function("key", problem) from problem
 
     def make_rate_key(self, payload: Any) -> str | None:
         """Return the rate key of an input: the value at a dotted path, or of a function, which receives the input as
@@ -185,9 +182,13 @@ class Handler:
             return None
         if callable(self.rate_key):
             try:
-                return _rate_key_text(self.rate_key(self.check_input(payload)))
+                typed = self.check_input(payload)
             except SchemaViolation:
                 return None  # the attempt fails with it
+            try:
+                return _rate_key_text(self.rate_key(typed))
+            except Exception as problem:
+                raise self._failed_function("rate_key", problem) from problem
         return _rate_key_text(_value_at(payload, self.rate_key))
 
     def make_order_key(self, payload: Any) -> str | None:
@@ -207,11 +208,14 @@ class Handler:
         try:
             found = self.order_key(typed)
         except Exception as problem:
-            raise BadArgument(
-                f"the order_key function of {self.name} ({self.where}) failed for this input: "
-                f"{type(problem).__name__}: {problem}"
-            ) from problem
+            raise self._failed_function("order_key", problem) from problem
         return None if found is None else check_key(found, "order_key")
+
+    def _failed_function(self, option: str, problem: Exception) -> BadArgument:
+        return BadArgument(
+            f"the {option} function of {self.name} ({self.where}) failed for this input: {type(problem).__name__}: "
+            f"{problem}"
+        )
 
     def with_queue(self, queue: str) -> Handler:
         """Return the handler on a queue, unless it has its own."""

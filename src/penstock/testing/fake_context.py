@@ -241,7 +241,7 @@ class _Memory:
     def check(self) -> None:
         """Do nothing: the attempt never loses its lease."""
 
-    def count_write(self) -> bool:
+    def count_write(self, size: int) -> bool:
         return False
 
     def read_memo(self, name: str) -> bytes | None:

@@ -15,7 +15,7 @@ from ..context.launches import JobLaunch, RunLaunch
 from ..context.state import StateView
 from ..context.sync_context import SyncContext
 from ..core.clock import Clock
-from ..core.errors import BadArgument, ContextClosed, StaleAttempt
+from ..core.errors import BadArgument, ContextClosed, HistoryLimit, StaleAttempt
 from ..core.events import BadEmit, check_kind
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
@@ -34,6 +34,9 @@ QUARANTINED = "it must run alone, and another job does"
 QUEUE_HELD = "its queue is held"
 RELEASED = frozenset((SHUTDOWN, NO_SLOT, QUEUE_HELD, QUARANTINED))  # reasons to return a claim to its queue
 LEASE_LOST = "lease lost"
+# An attempt is one commit, and all other commits wait for it: events, launches and state writes together.
+MAX_WRITES = 10_000
+MAX_WRITE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,8 @@ class WorkerChannel:
 
     __slots__ = (
         "_ctx", "_input", "_interrupt", "_live_log", "_remote_calls", "_services", "_session", "_started_ms",
-        "emit_count", "emitted", "is_over", "launch_count", "launched", "state_writes", "stop_reason", "work",
-        "write_count",
+        "_write_bytes", "emit_count", "emitted", "is_over", "launch_count", "launched", "state_writes", "stop_reason",
+        "work", "write_count",
     )  # fmt: skip
 
     def __init__(self, work: Work, services: AttemptServices) -> None:
@@ -89,6 +92,7 @@ class WorkerChannel:
         self.launch_count = 0  # launches of the handler, including those that an earlier attempt recorded
         self.state_writes: dict[str, StateWrite] = {}
         self.write_count = 0  # state writes of the handler, including those that an earlier attempt recorded
+        self._write_bytes = 0  # of its events, launches and state writes
         self.stop_reason: str | None = None
         self.is_over = False
         self._services = services
@@ -232,6 +236,7 @@ class WorkerChannel:
         if self._session is not None and self._session.journal.check_emit(self.emit_count - 1, kind):
             return
         self.work.check_emit(kind, packed)
+        self._reserve(len(packed))
         self.emitted.append(EmittedEvent(kind, packed, correlation_id))
 
     def launch(self, launch: JobLaunch | RunLaunch) -> str:
@@ -244,8 +249,19 @@ class WorkerChannel:
         if recorded is not None:
             return recorded
         built = launcher.build(launch, self.work, index)
+        self._reserve(len(built.job.payload))
         self.launched.append(built)
         return built.id
+
+    def _reserve(self, size: int) -> None:
+        """Count another event, launch or state write of this attempt, or raise HistoryLimit."""
+        self._write_bytes += size
+        count = len(self.emitted) + len(self.launched) + len(self.state_writes)
+        if count >= MAX_WRITES or self._write_bytes > MAX_WRITE_BYTES:
+            raise HistoryLimit(
+                f"one attempt may emit, start and set at most {MAX_WRITES:,} things, of {MAX_WRITE_BYTES // 2**20} MB "
+                "in total, because they are one commit; split the step, or let each part start the next"
+            )
 
     def take_emits(self) -> list[tuple[str, bytes, str | None]]:
         taken = [(emitted.kind, emitted.data, emitted.correlation_id) for emitted in self.emitted]
@@ -287,9 +303,12 @@ class WorkerChannel:
     def state_view(self, prefix: str) -> StateView:
         return StateView(prefix, self._services.state, self._services.clock, self, self.state_writes)
 
-    def count_write(self) -> bool:
+    def count_write(self, size: int) -> bool:
         self.write_count += 1
-        return self._session is not None and self.write_count <= self._session.journal.recorded_effects.sets
+        if self._session is not None and self.write_count <= self._session.journal.recorded_effects.sets:
+            return True
+        self._reserve(size)
+        return False
 
     def read_memo(self, name: str) -> bytes | None:
         return self.work.claim.memos.get(name)

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from ...app import App
 from ...app.diagnosis import Check, check_versions, diagnose, failed_check
-from ...app.store_urls import is_read_only, readable_url, sqlite_path
+from ...app.store_urls import is_read_only, mask, readable_url, sqlite_path
 from ...core.errors import PenstockError
 from ...handlers.discovery import LoadProblem
 from ...settings import Settings
@@ -21,6 +23,7 @@ from ..errors import colour_text
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import has_unicode_output, print_json
 from ..session import build_admin_app, build_worker_app
+from ..tables import pluralize
 
 
 class ChecksFailed(PenstockError):
@@ -29,7 +32,16 @@ class ChecksFailed(PenstockError):
     code = "checks_failed"
 
 
-def doctor(run: str | None = None, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+_OUTBOX_HELP = "Check the outbox in this database too: sqlite:///file.db or postgresql://user@host/database."
+
+
+def doctor(
+    run: str | None = None,
+    /,
+    *,
+    outbox: Annotated[str | None, Parameter(help=_OUTBOX_HELP)] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
     """Check settings, store, versions, clock, disk, worker files, queues and stuck runs.
 
     With a run's id, explain why that run is not moving.
@@ -42,6 +54,8 @@ def doctor(run: str | None = None, /, *, common: CommonOptions = COMMON_DEFAULTS
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
         reasons = asyncio.run(_why(common, run)) if run is not None else []
         checks = asyncio.run(_diagnose(common)) if run is None else []
+        if outbox is not None:
+            checks.append(asyncio.run(_check_outbox(common, outbox)))
     if run is not None:
         _show_reasons(run, reasons, common.json)
         return 0
@@ -73,6 +87,19 @@ async def _diagnose(common: CommonOptions) -> list[Check]:
     if is_read_only(url) and not is_read_only(settings.url):
         checks.insert(3, _check_permissions(sqlite_path(url)))
     return checks
+
+
+async def _check_outbox(common: CommonOptions, url: str) -> Check:
+    try:
+        async with App(":memory:", handlers=(), namespace=Settings.load({"url": common.url}).namespace) as app:
+            waiting, failed = await app.outbox.count_waiting(url), await app.outbox.failed(url, limit=1)
+    except PenstockError as problem:
+        return failed_check("outbox", problem)
+    detail = f"{pluralize(waiting, 'row')} waiting in {mask(url)}"
+    if not failed:
+        return Check("outbox", True, detail)
+    reason = f"rows that cannot be delivered were set aside, the first: {failed[0].error}"
+    return Check("outbox", False, f"{detail}; {reason}; see `penstock outbox list --in {mask(url)}`")
 
 
 def _check_permissions(path: str) -> Check:

@@ -13,16 +13,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ...core.errors import AttemptTimeout, PayloadError, PenstockError, Permanent, StoreError
-from ...core.payload import parse_json
+import asyncpg
+
+from ...core.errors import AttemptTimeout, PayloadError, Permanent, StoreError
 from ...ports.bridge import BridgeHost, Message, WriteUnits
 from ...stores.postgres import PostgresStore
-from ...stores.postgres.connection import Connection, Connections
+from ...stores.postgres.connection import CUT, Connection, Connections
 from .job_actions import CommandTarget, MessageHandler
-from .queues import ActiveJob, Queues
+from .queues import ActiveJob, Queues, describe_error, is_row_error
 
 log = logging.getLogger("penstock.pgboss")
 RETRY_WAIT_S = 1.0  # after an error
+MIN_HEARTBEAT_INTERVAL_S = 0.5
 
 
 class Consumer:
@@ -80,8 +82,8 @@ class Consumer:
         try:
             async with connection.transaction():
                 await self._deliver(job, self._host.with_writer(write))
-        except PenstockError as problem:
-            if isinstance(problem, StoreError):
+        except Exception as problem:
+            if _is_outage(problem):
                 raise
             await self._fail(connection, job, problem)
         else:
@@ -91,17 +93,18 @@ class Consumer:
     async def _consume(self, job: ActiveJob) -> None:
         try:
             output = await self._deliver_in_time(job)
+            is_ours = await self._connections.run(lambda c: self._queues.complete(c, job, output))
         except asyncio.CancelledError:
             # The worker stops: release the job, so that the next worker need not wait until it expires.
             await self._connections.run(lambda c: self._queues.release(c, job))
             raise
-        except StoreError:
-            raise  # the job stays active: pg-boss retries it when it expires
         except Exception as problem:
+            if isinstance(problem, StoreError) and not is_row_error(problem):
+                raise  # the job stays active: pg-boss retries it when it expires
             caught = problem
             await self._connections.run(lambda c: self._fail(c, job, caught))
         else:
-            if not await self._connections.run(lambda c: self._queues.complete(c, job, output)):
+            if not is_ours:
                 log.warning(
                     "another worker claimed pg-boss job %s of queue %r before it completed", job.id, self._queue
                 )
@@ -118,8 +121,7 @@ class Consumer:
             ) from None
 
     async def _deliver(self, job: ActiveJob, host: BridgeHost) -> Any:
-        data = parse_json(job.data, f"the data of pg-boss job {job.id}") if job.data is not None else None
-        message = Message(job.id, self._queue, data, job.retries + 1)
+        message = Message(job.id, self._queue, job.read_data(), job.retries + 1)
         if not isinstance(self._target, CommandTarget):
             return await self._target(message)
         await self._target.deliver(host, message)
@@ -129,8 +131,9 @@ class Consumer:
         """Fail the job. An error that no retry can fix dead-letters it at once."""
         may_retry = not isinstance(problem, Permanent | PayloadError)
         state = await self._queues.fail(connection, job, problem, may_retry=may_retry)
+        text = describe_error(problem) or type(problem).__name__
         log.warning(
-            "pg-boss job %s of queue %r: %s (%s)", job.id, self._queue, problem, state or "claimed by another worker"
+            "pg-boss job %s of queue %r: %s (%s)", job.id, self._queue, text, state or "claimed by another worker"
         )
 
     @asynccontextmanager
@@ -139,9 +142,8 @@ class Consumer:
         if job.heartbeat_seconds is None:
             yield
             return
-        task = asyncio.create_task(
-            self._send_heartbeats(job, job.heartbeat_seconds / 3), name="penstock-pgboss-heartbeat"
-        )
+        every = max(job.heartbeat_seconds / 3, MIN_HEARTBEAT_INTERVAL_S)
+        task = asyncio.create_task(self._send_heartbeats(job, every), name="penstock-pgboss-heartbeat")
         try:
             yield
         finally:
@@ -155,3 +157,8 @@ class Consumer:
                 await self._connections.run(lambda c: self._queues.touch(c, job))
             except StoreError as problem:
                 log.warning("cannot send a heartbeat for pg-boss job %s: %s", job.id, problem)
+
+
+def _is_outage(problem: Exception) -> bool:
+    """Return whether a transaction failed for a reason that is not its job: the same job may succeed later."""
+    return isinstance(problem, (StoreError, asyncpg.PostgresError, OSError, *CUT)) and not is_row_error(problem)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
-from ...core.errors import UnknownQueue
-from ...core.payload import pack
+from ...core.errors import NotJSON, PayloadTooLarge, StoreError, UnknownQueue
+from ...core.payload import MAX_PAYLOAD_BYTES, pack, parse_json
 from ...stores.postgres.connection import Connection
 from .schema import DEAD_LETTER_SOURCE_VERSION, Statements
 
+log = logging.getLogger("penstock.pgboss")
+
 MAX_ERROR_CHARS = 2000
+# What Postgres raises for one row: a value it cannot store, a violated constraint, something too large or too complex.
+_ROW_ERRORS = ("22", "23", "54")
 
 
 class ActiveJob(msgspec.Struct, frozen=True):
@@ -22,9 +27,38 @@ class ActiveJob(msgspec.Struct, frozen=True):
     queue: str
     id: str
     retries: int
-    data: str | None
-    expire_seconds: int
-    heartbeat_seconds: int | None
+    data: str | None = None  # also None if it is too large
+    size: int = 0  # of the data, in bytes
+    expire_seconds: int = 0
+    heartbeat_seconds: int | None = None
+
+    def read_data(self) -> Any:
+        """Return its data, or raise PayloadError."""
+        return read_data(self.data, self.size, f"the data of pg-boss job {self.id}")
+
+
+def read_data(text: str | None, size: int, what: str) -> Any:
+    """Return the data of a job that a statement read, or raise PayloadError."""
+    if size > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(f"{what} is {size:,} bytes; the limit is {MAX_PAYLOAD_BYTES:,}")
+    return parse_json(text, what) if text is not None else None
+
+
+def is_row_error(problem: BaseException) -> bool:
+    """Return whether Postgres refused one row: another one may be accepted, and this one never."""
+    found = problem.__cause__ if isinstance(problem, StoreError) else problem
+    if isinstance(found, asyncpg.UniqueViolationError):
+        return False  # a conflict with another transaction: the same work is repeated
+    return isinstance(found, asyncpg.PostgresError) and (found.sqlstate or "").startswith(_ROW_ERRORS)
+
+
+def describe_error(problem: BaseException) -> str:
+    """Return the message of an error as jsonb can store it."""
+    try:
+        text = str(problem)[:MAX_ERROR_CHARS]
+    except Exception:  # raised by its own __str__
+        return ""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 class Queues:
@@ -36,11 +70,11 @@ class Queues:
 
     async def claim(self, connection: Connection, queue: str) -> ActiveJob | None:
         """Claim the next job and make it active. Return None if none is due."""
-        row = await connection.fetchrow(self._sql.claim, queue)
+        row = await connection.fetchrow(self._sql.claim, queue, MAX_PAYLOAD_BYTES)
         if row is None:
             return None
-        id, data, retries, expire_seconds, heartbeat_seconds = row
-        return ActiveJob(queue, str(id), retries, data, expire_seconds, heartbeat_seconds)
+        id, data, size, retries, expire_seconds, heartbeat_seconds = row
+        return ActiveJob(queue, str(id), retries, data, size, expire_seconds, heartbeat_seconds)
 
     async def touch(self, connection: Connection, job: ActiveJob) -> bool:
         """Record a heartbeat. Return False if the claim is lost."""
@@ -51,25 +85,41 @@ class Queues:
         return bool(await connection.fetchval(self._sql.release, job.queue, UUID(job.id), job.retries))
 
     async def complete(self, connection: Connection, job: ActiveJob, output: Any = None) -> bool:
-        """Complete the job. Return False if the claim is lost."""
+        """Complete the job. Return False if the claim is lost. Raise NotJSON for an output that cannot be stored."""
         encoded = _encode_output(output)
-        return bool(await connection.fetchval(self._sql.complete, job.queue, UUID(job.id), job.retries, encoded))
+        try:
+            return bool(await connection.fetchval(self._sql.complete, job.queue, UUID(job.id), job.retries, encoded))
+        except asyncpg.UntranslatableCharacterError:
+            raise NotJSON("the result contains the character U+0000, which Postgres cannot store; remove it") from None
 
     async def fail(
         self, connection: Connection, job: ActiveJob, problem: BaseException, *, may_retry: bool = True
     ) -> str:
         """Fail the attempt as pg-boss does. Return its state, `retry` or `failed`, or "" if the claim is lost."""
-        error = {"name": type(problem).__name__, "message": str(problem)[:MAX_ERROR_CHARS]}
-        try:
-            async with connection.transaction():
-                return await self._fail(connection, job, error, may_retry)
-        except asyncpg.UniqueViolationError:
-            # Another job with its key waits already, and the queue's policy allows one: pg-boss fails this one too.
-            async with connection.transaction():
-                return await self._fail(connection, job, error, False)
+        error = {"name": type(problem).__name__, "message": describe_error(problem)}
+        reason: Exception | None = None
+        # Another job with its key may wait already, and the queue's policy allows one: pg-boss fails this one too.
+        for may in (may_retry, False):
+            try:
+                async with connection.transaction():
+                    return await self._fail(connection, job, error, may)
+            except asyncpg.PostgresError as refused:
+                if not isinstance(refused, asyncpg.UniqueViolationError) and not is_row_error(refused):
+                    raise
+                reason = refused
+        log.error("cannot copy pg-boss job %s of queue %r to its dead letter queue: %s", job.id, job.queue, reason)
+        return await self._fail(connection, job, error, False, has_dead_letter=False)
 
-    async def _fail(self, connection: Connection, job: ActiveJob, error: dict[str, str], may_retry: bool) -> str:
-        values = (job.queue, UUID(job.id), job.retries, pack(error).decode(), may_retry)
+    async def _fail(
+        self,
+        connection: Connection,
+        job: ActiveJob,
+        error: dict[str, str],
+        may_retry: bool,
+        *,
+        has_dead_letter: bool = True,
+    ) -> str:
+        values = (job.queue, UUID(job.id), job.retries, pack(error).decode(), may_retry, has_dead_letter)
         row = await connection.fetchrow(self._sql.fail, *values)
         if row is None:
             return ""
@@ -83,9 +133,7 @@ class Queues:
         """Fail jobs whose worker is gone, as pg-boss does where it runs. Return how many."""
         rows = await connection.fetch(self._sql.overdue_jobs, queue)
         for id, retries in rows:
-            await self.fail(
-                connection, ActiveJob(queue, str(id), retries, None, 0, None), TimeoutError("job timed out")
-            )
+            await self.fail(connection, ActiveJob(queue, str(id), retries), TimeoutError("job timed out"))
         return len(rows)
 
     async def send(

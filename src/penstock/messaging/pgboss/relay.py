@@ -11,11 +11,11 @@ import logging
 from collections.abc import Mapping
 from uuid import NAMESPACE_URL, uuid5
 
-from ...core.errors import PenstockError, StoreError
+from ...core.errors import ConfigError, PenstockError, StoreError, StoreUnavailable
 from ...ports.bridge import BridgeHost
 from ...ports.store import FeedItem
 from ...stores.postgres.connection import Connections
-from .queues import Queues
+from .queues import Queues, is_row_error
 
 log = logging.getLogger("penstock.pgboss")
 PAGE_EVENTS = 500
@@ -36,10 +36,25 @@ class EventRelay:
         self._key = f"pgboss/{schema}/relayed"
 
     async def start(self) -> None:
-        """Save the present end of the feed as the cursor, unless there is a cursor."""
-        if await self._host.load_value(self._key) is None:
+        """Save the present end of the feed as the cursor, unless there is a cursor. Raise ConfigError for an invalid
+        one: events would be lost or sent again from any other position."""
+        cursor = await self._host.load_value(self._key)
+        if cursor is None:
             newest = await self._host.store.feed(None)
             await self._host.save_value(self._key, newest[-1].cursor if newest else "")
+            return
+        try:
+            if not isinstance(cursor, str):
+                raise TypeError
+            await self._host.store.feed(cursor, 1)
+        except StoreUnavailable:
+            raise
+        except Exception:
+            raise ConfigError(
+                f"the state {self._key!r} must be a cursor of the events that were sent to pg-boss, got "
+                f"{repr(cursor)[:80]}; delete it to send only new events (`penstock state delete {self._key}`), or "
+                'set it to "" to send all events again'
+            ) from None
 
     async def run(self) -> None:
         with self._host.store.signals.listen("events") as listener:
@@ -74,7 +89,8 @@ class EventRelay:
         id = str(uuid5(NAMESPACE_URL, f"penstock:{item.stream}/{event.id}"))
         try:
             await self._connections.run(lambda c: self._queues.send(c, queue, event.data, id=id))
-        except StoreError:
-            raise
-        except PenstockError as problem:  # it would fail every time: skip it, so that later events are sent
+        except PenstockError as problem:
+            if isinstance(problem, StoreError) and not is_row_error(problem):
+                raise
+            # It would fail every time: skip it, so that later events are sent.
             log.error("cannot send event %s of %s to pg-boss, skipping it: %s", event.id, item.stream, problem)

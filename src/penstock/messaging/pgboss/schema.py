@@ -54,9 +54,9 @@ async def check_schema(connection: Connection, sql: Statements, where: str) -> i
     """Return the version of the schema, or raise PgBossSchema with what to do."""
     try:
         version = await connection.fetchval(sql.version)
-    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.InvalidSchemaNameError):
         version = None
-    if version is None:
+    if version is None or not isinstance(version, int):
         raise PgBossSchema(
             f"{where} has no pg-boss in schema {sql.schema!r}; pass its name as schema=, or start pg-boss once "
             "to create its tables"

@@ -13,18 +13,21 @@ JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace
 WHERE n.nspname = $1 AND c.relname IN ('job', 'queue', 'schedule') AND a.attnum > 0 AND NOT a.attisdropped;
 
 -- name: claim
--- A queue with the policy singleton or stately has at most one active job per key.
+-- A queue with the policy singleton or stately has at most one active job per key. Only pg-boss runs key_strict_fifo.
+-- Data larger than $2 bytes stays in the database: its size is enough to fail the job.
 WITH next AS (
   SELECT j.id FROM pgboss.job AS j
   WHERE j.name = $1 AND j.state < 'active' AND NOT j.blocked AND j.start_after <= now()
+    AND j.policy IS DISTINCT FROM 'key_strict_fifo'
     AND (j.policy IS NULL OR j.policy NOT IN ('singleton', 'stately') OR NOT EXISTS (
       SELECT 1 FROM pgboss.job AS a WHERE a.name = j.name AND a.state = 'active' AND a.policy = j.policy
         AND coalesce(a.singleton_key, '') = coalesce(j.singleton_key, '')))
   ORDER BY j.priority DESC, j.created_on LIMIT 1 FOR UPDATE OF j SKIP LOCKED)
 UPDATE pgboss.job AS j SET state = 'active', started_on = now(), heartbeat_on = now(),
-  retry_count = j.retry_count + CASE WHEN j.started_on IS NULL THEN 0 ELSE 1 END
+  retry_count = j.retry_count + CASE WHEN j.started_on IS NULL OR j.retry_count = 2147483647 THEN 0 ELSE 1 END
 FROM next WHERE j.name = $1 AND j.id = next.id
-RETURNING j.id, j.data::text, j.retry_count, j.expire_seconds, j.heartbeat_seconds;
+RETURNING j.id, CASE WHEN octet_length(j.data::text) <= $2 THEN j.data::text END, coalesce(octet_length(j.data::text), 0),
+  j.retry_count, j.expire_seconds, j.heartbeat_seconds;
 
 -- name: touch
 UPDATE pgboss.job SET heartbeat_on = now() WHERE name = $1 AND id = $2 AND retry_count = $3 AND state = 'active'
@@ -42,7 +45,8 @@ UPDATE pgboss.job SET state = 'completed', completed_on = now(), output = $4::js
 WHERE name = $1 AND id = $2 AND retry_count = $3 AND state = 'active' RETURNING true;
 
 -- name: fail
--- Retry the job if it has attempts left and $5 allows it. Otherwise fail it and copy it to its dead letter queue.
+-- Retry the job if it has attempts left and $5 allows it. Otherwise fail it and, if $6, copy it to its dead letter queue.
+-- A delay is at most 100 years: the largest ones lead to dates that Postgres cannot store.
 WITH settled AS (
   UPDATE pgboss.job AS j SET
     state = (CASE WHEN $5 AND j.retry_count < j.retry_limit THEN 'retry' ELSE 'failed' END)::pgboss.job_state,
@@ -51,7 +55,7 @@ WITH settled AS (
       WHEN NOT $5 OR j.retry_count >= j.retry_limit THEN j.start_after
       WHEN NOT j.retry_backoff THEN now() + j.retry_delay * interval '1 second'
       ELSE now() + interval '1 second' * least(
-        j.retry_delay_max, greatest(j.retry_delay, 1) * 2 ^ least(15, j.retry_count) * (1 + random())) END,
+        3155760000, j.retry_delay_max, greatest(j.retry_delay, 1) * 2 ^ least(15, j.retry_count) * (1 + random())) END,
     heartbeat_on = NULL, output = $4::jsonb
   WHERE j.name = $1 AND j.id = $2 AND j.retry_count = $3 AND j.state = 'active' RETURNING j.*),
 dead_letter AS (
@@ -61,7 +65,7 @@ dead_letter AS (
   SELECT q.name, s.priority, s.data, q.retry_limit, q.retry_delay, q.retry_backoff, q.retry_delay_max, q.expire_seconds,
          q.deletion_seconds, q.heartbeat_seconds, now(), now(), now() + q.retention_seconds * interval '1 second',
          s.singleton_key, s.group_id, s.group_tier, s.name, s.id, s.created_on, s.retry_count
-  FROM settled AS s JOIN pgboss.queue AS q ON q.name = s.dead_letter WHERE s.state = 'failed'
+  FROM settled AS s JOIN pgboss.queue AS q ON q.name = s.dead_letter WHERE s.state = 'failed' AND $6
   RETURNING name, id)
 SELECT s.state::text, b.name, b.id FROM settled AS s LEFT JOIN dead_letter AS b ON true;
 
@@ -73,8 +77,8 @@ FROM pgboss.job AS s WHERE d.name = $1 AND d.id = $2 AND s.name = $3 AND s.id = 
 -- name: overdue_jobs
 SELECT id, retry_count FROM pgboss.job
 WHERE name = $1 AND state = 'active' AND (
-  started_on + expire_seconds * interval '1 second' < now()
-  OR heartbeat_on + heartbeat_seconds * interval '1 second' < now())
+  started_on < now() - expire_seconds * interval '1 second'
+  OR heartbeat_on < now() - heartbeat_seconds * interval '1 second')
 LIMIT 100;
 
 -- name: send
@@ -97,17 +101,25 @@ SELECT (SELECT id FROM sent), (SELECT count(*) FROM notified), EXISTS (SELECT 1 
 -- name: backlog
 -- Jobs that an import moves, in the order in which they would run: waiting, deferred or retried. Jobs that wait for other
 -- jobs stay. A job with started_on has used one attempt more than retry_count.
-SELECT id, name, data::text, priority, (extract(epoch FROM start_after) * 1000)::bigint AS due, start_after > now() AS is_delayed,
-       retry_limit + 1 - retry_count - CASE WHEN started_on IS NULL THEN 0 ELSE 1 END AS attempts_left,
+SELECT id, name, CASE WHEN octet_length(data::text) <= $2 THEN data::text END, coalesce(octet_length(data::text), 0),
+       priority, CASE WHEN isfinite(start_after) THEN (extract(epoch FROM start_after) * 1000)::bigint END AS due,
+       start_after > now() AS is_delayed,
+       retry_limit::bigint + 1 - retry_count - CASE WHEN started_on IS NULL THEN 0 ELSE 1 END AS attempts_left,
        retry_delay, retry_backoff, retry_delay_max
 FROM pgboss.job WHERE state < 'active' AND NOT blocked AND left(name, 10) <> '__pgboss__'
   AND ($1::text[] IS NULL OR name = ANY ($1))
 ORDER BY priority DESC, created_on, id;
 
+-- name: shared_ids
+-- Ids that waiting jobs of several queues have: in pg-boss, an id is unique in its queue only.
+SELECT id FROM pgboss.job WHERE state < 'active' GROUP BY id HAVING count(*) > 1;
+
 -- name: lock_backlog
 -- The next jobs of the backlog, locked against the workers of pg-boss until the transaction ends.
-SELECT id, name, data::text, priority, (extract(epoch FROM start_after) * 1000)::bigint AS due, start_after > now() AS is_delayed,
-       retry_limit + 1 - retry_count - CASE WHEN started_on IS NULL THEN 0 ELSE 1 END AS attempts_left,
+SELECT id, name, CASE WHEN octet_length(data::text) <= $4 THEN data::text END, coalesce(octet_length(data::text), 0),
+       priority, CASE WHEN isfinite(start_after) THEN (extract(epoch FROM start_after) * 1000)::bigint END AS due,
+       start_after > now() AS is_delayed,
+       retry_limit::bigint + 1 - retry_count - CASE WHEN started_on IS NULL THEN 0 ELSE 1 END AS attempts_left,
        retry_delay, retry_backoff, retry_delay_max
 FROM pgboss.job WHERE state < 'active' AND NOT blocked AND left(name, 10) <> '__pgboss__'
   AND ($1::text[] IS NULL OR name = ANY ($1)) AND id <> ALL ($2::uuid[])

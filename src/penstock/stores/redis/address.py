@@ -20,6 +20,24 @@ OPTIONS = {
 SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 
 
+Host = tuple[str, int]
+_MOVED_TO = re.compile(r"MOVED [0-9]{1,5} (.*):([0-9]{1,5})")
+
+
+def is_host(host: str, port: str) -> bool:
+    """Return whether another server named an address that can be connected to."""
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536
+    return is_port and 0 < len(host) < 256 and host.isprintable() and " " not in host and "\ufffd" not in host
+
+
+def moved_to(text: str, peer: str) -> Host | None:
+    """Return the node that an error reply names for our keys, None for another error. It may leave out the host."""
+    found = _MOVED_TO.fullmatch(text)
+    if found is None or not is_host(found[1] or peer, found[2]):
+        return None
+    return found[1] or peer, int(found[2])
+
+
 class Address(msgspec.Struct, frozen=True):
     """One server, the nodes of a cluster, or the sentinels that know the master."""
 

@@ -15,12 +15,16 @@ from typing import Any
 import hiredis
 
 from ...core.errors import StoreClosed, StoreError, StoreUnavailable
+from .address import Host
 from .resp import pack, pack_all, translate
 from .scripts import scripts
-from .topology import Host, Topology, is_demoted, is_replica
+from .sentinels import find_master
+from .topology import Topology, is_demoted, is_replica
 
 CONNECT_TIMEOUT_S = 5.0
 REPLY_TIMEOUT_S = 15.0  # a server that sends nothing for this long, though a call is open, is gone
+SLOW_REPLY_TIMEOUT_S = 120.0  # the same for one that sends bytes, but no whole reply
+MAX_REPLY_BYTES = 2**29  # the largest string that Redis stores
 MAX_REDIRECTS = 3  # MOVED replies to follow before the error is raised
 Replies = list[Any]
 
@@ -35,7 +39,9 @@ class Connection(asyncio.Protocol):
         self._calls: deque[tuple[asyncio.Future[Replies], int]] = deque()
         self._replies: Replies = []
         self._transport: asyncio.Transport | None = None
-        self._last_data = 0.0
+        self._last_data = self._last_reply = 0.0
+        self._unread = 0  # bytes of a reply that is not complete yet
+        self._complaint: str | None = None  # why we closed the connection
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.on_message: Callable[[list[bytes]], None] | None = None  # for a subscribed connection
@@ -55,7 +61,7 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         why = f" ({problem})" if problem else ""
-        error = StoreUnavailable(f"{self._where} closed the connection{why}")
+        error = StoreUnavailable(self._complaint or f"{self._where} closed the connection{why}")
         for future, _ in self._calls:
             if not future.done():
                 future.set_exception(error)
@@ -63,13 +69,27 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._last_data = self._loop.time()
-        self._reader.feed(data)
+        self._unread += len(data)
+        try:
+            self._reader.feed(data)
+            self._read_replies()
+        except (hiredis.ProtocolError, MemoryError) as problem:
+            self._refuse(f"does not speak the protocol of Redis ({problem}); check the address")
+        if self._unread > MAX_REPLY_BYTES:
+            self._refuse(f"sent a reply of more than {MAX_REPLY_BYTES:,} bytes; check the address")
+
+    def _refuse(self, why: str) -> None:
+        self._complaint = f"{self._where}: {self.peer[0]}:{self.peer[1]} {why}"
+        self.close()
+
+    def _read_replies(self) -> None:
         replies = self._replies
         while True:
             reply = self._reader.gets()
             if reply is False:
                 return
-            if self.on_message is not None and reply[0] == b"message":
+            self._unread, self._last_reply = 0, self._last_data
+            if self.on_message is not None and _is_message(reply):
                 self.on_message(reply)
                 continue
             if not self._calls:
@@ -89,7 +109,7 @@ class Connection(asyncio.Protocol):
             future.set_exception(StoreUnavailable(f"{self._where} closed the connection"))
             return future
         if not self._calls:
-            self._last_data = self._loop.time()
+            self._last_data = self._last_reply = self._loop.time()
         self._calls.append((future, count))
         self._transport.write(data)
         return future
@@ -99,7 +119,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _check_timeout(self) -> None:
-        if self._calls and self._loop.time() - self._last_data > REPLY_TIMEOUT_S:
+        now = self._loop.time()
+        if self._calls and (now - self._last_data > REPLY_TIMEOUT_S or now - self._last_reply > SLOW_REPLY_TIMEOUT_S):
             self.close()
             return
         self._timer = self._loop.call_later(REPLY_TIMEOUT_S / 3, self._check_timeout)
@@ -142,6 +163,11 @@ class Client:
                 raise self._closed() from None
             raise
 
+    def check_open(self) -> None:
+        """Raise StoreClosed after `close`."""
+        if self._is_closed:
+            raise self._closed()
+
     def _closed(self) -> StoreClosed:
         return StoreClosed.of(self.topology)
 
@@ -183,8 +209,7 @@ class Client:
 
     async def _open(self) -> Connection:
         async with self._connecting:
-            if self._is_closed:
-                raise self._closed()
+            self.check_open()
             if self._connection is None or not self._connection.is_open:
                 self._connection = await connect(self.topology, self._name)
                 self._opened += 1
@@ -197,7 +222,7 @@ async def connect(topology: Topology, name: str) -> Connection:
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             if topology.address.master:
-                return await _connect_to(topology, await topology.find_master(), name)
+                return await _connect_to(topology, await find_master(topology.address), name)
             return await _connect_to_first(topology, name)
     except ssl.SSLCertVerificationError as problem:
         why = problem.verify_message
@@ -223,7 +248,15 @@ async def _connect_to_first(topology: Topology, name: str) -> Connection:
 
 async def _connect_to(topology: Topology, host: Host, name: str) -> Connection:
     loop, where = asyncio.get_running_loop(), str(topology)
-    _, connection = await loop.create_connection(lambda: Connection(where, host), *host, ssl=topology.address.context())
+    context = topology.address.context()
+    try:
+        _, connection = await loop.create_connection(lambda: Connection(where, host), *host, ssl=context)
+    except ssl.SSLError:
+        raise
+    except (ValueError, OverflowError) as problem:  # a name that no resolver takes
+        raise StoreUnavailable(
+            f"{where}: cannot connect to {host[0]}:{host[1]} ({problem}); check the address"
+        ) from None
     try:
         commands = topology.handshake(name)
         replies = await connection.call(pack_all(commands), len(commands))
@@ -247,3 +280,7 @@ async def _load_scripts(connection: Connection, where: str) -> None:
 
 def _is_unknown_script(reply: Any) -> bool:
     return isinstance(reply, hiredis.HiredisError) and str(reply).startswith("NOSCRIPT")
+
+
+def _is_message(reply: Any) -> bool:
+    return isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message" and isinstance(reply[2], bytes)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import hiredis
 from redis import Redis, RedisError
 from redis.backoff import NoBackoff
 from redis.exceptions import MovedError, NoScriptError, ReadOnlyError
 from redis.retry import Retry
 
 from ...core.errors import StoreUnavailable
+from .address import Host
 from .resp import translate_client_error
 from .scripts import Script
-from .topology import Host, Topology, is_replica
+from .sentinels import find_master_blocking
+from .topology import Topology, is_replica
 
 RENEW_TIMEOUT_S = 10.0
 
@@ -36,10 +39,11 @@ class LeaseClient:
                 try:
                     return self._evaluate(script, parts)
                 except MovedError as moved:
-                    self._topology.follow_move(moved, self._peer)
+                    self._topology.follow_move(hiredis.ReplyError(f"MOVED {moved}"), self._peer)
                     self._drop()
                     return self._evaluate(script, parts)
-            except (RedisError, OSError) as problem:
+            except (RedisError, OSError, ValueError, OverflowError) as problem:
+                # ValueError: a reply or an address that redis-py cannot read.
                 found = translate_client_error(problem, str(self._topology))
                 if isinstance(found, StoreUnavailable) or isinstance(problem, ReadOnlyError):
                     self._drop()  # the next call finds the server again
@@ -70,7 +74,7 @@ class LeaseClient:
 
     def _connect(self) -> Redis:
         if self._topology.address.master:
-            return self._connect_to(self._topology.find_master_blocking())
+            return self._connect_to(find_master_blocking(self._topology.address))
         *others, last = self._topology.candidates()
         for host in others:
             try:

@@ -14,6 +14,7 @@ import hiredis
 from ...core.errors import StoreError, StoreUnavailable
 from .connection import Connection, connect
 from .resp import pack, translate
+from .sentinels import find_master
 from .topology import Topology
 
 MIN_RECONNECT_DELAY_S, MAX_RECONNECT_DELAY_S = 0.05, 1.0
@@ -90,7 +91,7 @@ class Subscription:
     async def _check_master(self, connection: Connection) -> None:
         """Leave a master that was replaced: it may answer for ten more seconds, and all writes to it are lost."""
         async with asyncio.timeout(MASTER_CHECK_INTERVAL_S):
-            master = await self._topology.find_master()
+            master = await find_master(self._topology.address)
         if master != connection.peer:
             self._on_new_master()
             raise StoreUnavailable(f"{self._topology} has another master now")
@@ -108,6 +109,6 @@ class Subscription:
         return connection
 
     def _receive(self, message: list[bytes]) -> None:
-        origin, _, topics = message[2].partition(b"\n")
+        origin, _, topics = message[-1].partition(b"\n")
         if origin != self._origin:
-            self._notify(topics.decode().split("\n"))
+            self._notify(topics.decode("utf-8", "replace").split("\n"))  # any program may publish anything

@@ -5,6 +5,7 @@ They are read from BullMQ's own stream (`bull:<queue>:events`, about ten thousan
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,35 +15,44 @@ import msgspec
 from ...core.clock import to_iso
 from ...core.events import Event
 from ...core.outage_retry import OutageRetry
-from .connection import Connection, connect
+from .connection import MAX_REDIRECTS, Client, Connection, connect
 from .job_options import unescape_id
 from .resp import pack, translate
-from .topology import Topology
 
 BLOCK_MS = 1000  # must be shorter than REPLY_TIMEOUT_S, or the connection gives up on an idle queue
 PAGE = 500
+log = logging.getLogger("penstock.store")
 Fields = dict[str, str]
 
 
-async def follow_queue_events(topology: Topology, key: str, after: str | None) -> AsyncIterator[Event]:
-    """Yield the events after the cursor (None: all that BullMQ has kept), then new ones as they come.
+async def follow_queue_events(client: Client, key: str, after: str | None) -> AsyncIterator[Event]:
+    """Yield the events after the cursor (None: all that BullMQ has kept), then new ones as they come. Raise StoreClosed
+    when the store's own `client` is closed.
 
     It has a connection of its own, because the read blocks.
     """
-    cursor, outage_retry = after or "0-0", OutageRetry(f"job events of {key}")
+    topology, cursor, outage_retry = client.topology, after or "0-0", OutageRetry(f"job events of {key}")
     connection: Connection | None = None
 
     async def read_page() -> list[Any]:
         nonlocal connection
-        if connection is None or not connection.is_open:
-            connection = await connect(topology, "penstock-jobs")
-        return await _read_page(connection, key, cursor, topology)
+        for _ in range(MAX_REDIRECTS + 1):
+            client.check_open()
+            if connection is None or not connection.is_open:
+                connection = await connect(topology, "penstock-jobs")
+            (reply,) = await connection.call(_read_command(key, cursor), 1)
+            if not topology.follow_move(reply, connection.peer):
+                break
+            connection.close()  # the page is on another node
+        if isinstance(reply, hiredis.HiredisError):
+            raise translate(reply, str(topology))
+        return list(reply[0][1]) if reply else []
 
     try:
         while True:
             for id, flat in await outage_retry.call(read_page):
                 cursor = id.decode()
-                event = build_event(cursor, flat)
+                event = _read_event(cursor, flat, key)
                 if event is not None:
                     yield event
     finally:
@@ -50,15 +60,16 @@ async def follow_queue_events(topology: Topology, key: str, after: str | None) -
             connection.close()
 
 
-async def _read_page(connection: Connection, key: str, cursor: str, topology: Topology) -> list[Any]:
-    command = pack(("XREAD", "COUNT", PAGE, "BLOCK", BLOCK_MS, "STREAMS", key, cursor))
-    (reply,) = await connection.call(command, 1)
-    if topology.follow_move(reply, connection.peer):
-        connection.close()
-        return []  # the next page is read from the other node
-    if isinstance(reply, hiredis.HiredisError):
-        raise translate(reply, str(topology))
-    return list(reply[0][1]) if reply else []
+def _read_command(key: str, cursor: str) -> bytes:
+    return pack(("XREAD", "COUNT", PAGE, "BLOCK", BLOCK_MS, "STREAMS", key, cursor))
+
+
+def _read_event(id: str, flat: list[bytes], key: str) -> Event | None:
+    try:
+        return build_event(id, flat)
+    except (ValueError, OverflowError, IndexError) as problem:  # another program wrote it
+        log.warning("cannot read the event %s of %s, skipping it: %s", id, key, problem)
+        return None
 
 
 def build_event(id: str, flat: list[bytes]) -> Event | None:

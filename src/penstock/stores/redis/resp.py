@@ -61,7 +61,7 @@ def translate_client_error(problem: Exception, where: str) -> StoreError:
     for kind, word in _WORDS:
         if isinstance(problem, kind):
             return _store_error(f"{word} {problem}", word, where)
-    if isinstance(problem, (exceptions.ConnectionError, exceptions.TimeoutError, OSError)):
+    if isinstance(problem, (exceptions.ConnectionError, exceptions.TimeoutError, OSError, ValueError, OverflowError)):
         return StoreUnavailable(f"{where} is not answering ({problem})")
     return translate(problem, where)
 

@@ -10,6 +10,7 @@ import hiredis
 import msgspec
 
 from ...core.clock import Clock, SystemClock
+from ...core.errors import StoreError
 from ...core.events import Event, decode_event
 from ...core.ids import event_seq, new_token
 from ...ports.store import (
@@ -94,9 +95,13 @@ class RedisStore:
             if self._test_clock is None:
                 await self._server_clock.start()
             await self._subscription.start()
-        except BaseException:
+        except BaseException as problem:
             await self._server_clock.stop()
             self._client.drop()
+            if isinstance(problem, ValueError | TypeError | LookupError | AttributeError):
+                raise StoreError(
+                    f"{self.address} does not answer as Redis does ({problem}); check that the address is right"
+                ) from problem
             raise
 
     async def close(self) -> None:
@@ -111,8 +116,12 @@ class RedisStore:
         return self._test_clock or self._server_clock
 
     async def _read_time(self) -> int:
-        seconds, microseconds = await self._client.call("TIME")
-        return int(seconds) * 1000 + int(microseconds) // 1000
+        reply = await self._client.call("TIME")
+        try:
+            seconds, microseconds = reply
+            return int(seconds) * 1000 + int(microseconds) // 1000
+        except (ValueError, TypeError):
+            raise StoreError(f"{self.address} answered TIME with {repr(reply)[:80]}; check the address") from None
 
     @property
     def rewind_epoch(self) -> int:
@@ -214,7 +223,7 @@ class RedisStore:
     def job_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
         if after:
             event_seq(after)
-        return follow_queue_events(self._topology, f"{self._prefix}:{queue}:events", after)
+        return follow_queue_events(self._client, f"{self._prefix}:{queue}:events", after)
 
     async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
         found = await (self._read("newest_event") if after is None else self._read("feed", after, limit))

@@ -22,8 +22,8 @@ from penstock.stores.sqlite import connection
 WORDS = {"flow": "greet", "shell": "bash", "file": "runs.jsonl", "kind": "thing.happened", "value": "1", "dir": "new"}
 # Commands that open no store, and those that load no code.
 NO_STORE = {"init", "flows list", "flows show", "flows", "diagram", "registry", "settings", "bench", "completion"}
-NO_STORE |= {"outbox create", "outbox sql"}
-NO_CODE = {"init", "settings", "bench", "completion", "outbox create", "outbox sql"}
+NO_STORE |= {"outbox create", "outbox sql", "outbox list", "outbox retry"}
+NO_CODE = {"init", "settings", "bench", "completion", "outbox create", "outbox sql", "outbox list", "outbox retry"}
 MORE = {  # required options
     "schedules add": ["--flow", "greet", "--every", "1m"],
     "dlq redrive": ["--all", "greet"],
@@ -32,6 +32,8 @@ MORE = {  # required options
     "import pgboss": ["--from", "postgresql://nobody@127.0.0.1:1/nothing"],
     "jobs list": ["--state", "waiting"],
     "outbox create": ["--in", "sqlite:///mine.db"],
+    "outbox list": ["--in", "sqlite:///mine.db"],
+    "outbox retry": ["--in", "sqlite:///mine.db"],
     "outbox relay": ["--from", "sqlite:///mine.db", "--once"],
 }
 

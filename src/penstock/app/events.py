@@ -13,7 +13,7 @@ import msgspec
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.arguments import check_text
+from ..core.arguments import check_arguments, check_optional_text
 from ..core.errors import BadArgument
 from ..core.events import Event, EventBody, check_kind, decode_event
 from ..core.outage_retry import OutageRetry
@@ -52,9 +52,9 @@ class EventAppender:
         bodies = self._runtime.bodies
         name = bodies.check(stream)
         check_kind(kind)
-        check_text(subject, "the subject")
-        check_text(correlation_id, "the correlation id")
-        if check_text(key, "the key") == "":
+        check_optional_text(subject, "the subject")
+        check_optional_text(correlation_id, "the correlation id")
+        if check_optional_text(key, "the key") == "":
             raise BadArgument(
                 "key must be a non-empty string that identifies the event, got ''; omit it if the event needs no key"
             )
@@ -71,6 +71,7 @@ class EventAppender:
         return True, decode_event(name, seq, ms, encoded)
 
 
+@check_arguments
 class Events:
     """Streams by name (`nq:flow:<run>`, `nq:queue:<queue>`, `nq:global`, …) and subscriptions within this process."""
 

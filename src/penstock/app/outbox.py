@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ..commit.committer import Committer
+from ..core.arguments import check_arguments
 from ..core.durations import Duration, to_ms
 from ..transactions.connections.connection import POSTGRES, SQLITE, wrap_connection
 from ..transactions.outbox import create_statement
@@ -16,6 +17,7 @@ from ..transactions.relay_source import Connect
 from .arguments import check_choice
 
 
+@check_arguments
 class Outbox:
     """Creates and empties the table that `tx=` writes to when the store is in another database."""
 

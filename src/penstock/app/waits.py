@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from ..commit.runtime import Runtime
+from ..core.arguments import check_arguments
 from ..core.clock import to_iso
 from ..core.errors import BadArgument
 from ..core.events import EventBodies
+from ..core.text import shorten
 from ..durable.trigger_commands import Signature, TriggerCommands
 from ..durable.wait_records import EVENT, TIME, TRIGGER, decode_body
 from ..ports.store import WaitRow
-from .arguments import check_count
 
 KINDS = (TIME, EVENT, TRIGGER)
 
@@ -35,6 +36,7 @@ class WaitView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     signed: bool = False
 
 
+@check_arguments
 class Waits:
     """Pending waits and triggers."""
 
@@ -54,8 +56,7 @@ class Waits:
             limit: Maximum number of waits.
         """
         if kind is not None and kind not in KINDS:
-            raise BadArgument(f"kind must be 'time', 'event' or 'trigger', got {kind!r}")
-        check_count(limit)
+            raise BadArgument(f"kind must be 'time', 'event' or 'trigger', got {shorten(kind)}")
         found: list[WaitRow] = []
         while len(found) < limit and (rows := await self._store.waits(run=run, kind=kind, after=after, limit=limit)):
             after = rows[-1].id

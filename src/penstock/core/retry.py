@@ -12,6 +12,7 @@ from msgspec import Meta
 from .durations import MAX_DURATION_MS, to_ms
 from .errors import DefinitionError, Permanent, Retry, SchemaViolation
 from .options import DELAY_META, read_options
+from .text import shorten
 
 BackoffType = Literal["fixed", "exponential"]
 _ERRORS = Meta(description="a list of error class names or codes, such as ['ValueError']")
@@ -61,7 +62,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
             value = {"attempts": value}
         if not isinstance(value, RetryPolicy | Mapping):
             raise DefinitionError(
-                f"retry must be a number of attempts or a policy with attempts and backoff, got {value!r}"
+                f"retry must be a number of attempts or a policy with attempts and backoff, got {shorten(value)}"
             )
         if isinstance(value, Mapping):
             # The specs' onFail "retry" has no meaning of its own: `attempts` is the number of tries.

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from ..core.errors import ConfigError, DefinitionError, PenstockError
+from ..core.text import shorten
 from ..ports.bridge import Bridge
 from .decorators import FlowDefinition, StepDefinition, read_definitions
 from .handler import DEFINITIONS_ATTRIBUTE, JobDefinition
@@ -88,7 +89,7 @@ def _bridges(module: ModuleType | None) -> list[Bridge]:
         return []  # the name means something else there
     for one in declared:
         if not isinstance(one, Bridge) or isinstance(one, type):
-            raise DefinitionError(f"bridges must contain bridges such as PgBoss(…), got {one!r}")
+            raise DefinitionError(f"bridges must contain bridges such as PgBoss(…), got {shorten(one)}")
     return list(declared)
 
 

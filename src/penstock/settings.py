@@ -172,7 +172,7 @@ def _convert(name: str, value: Any) -> Any:
     if name in _DURATIONS:
         return _duration(name, value)
     if name in _COUNTS:
-        return None if name.startswith("keep_") and value == "all" else _count(name, value)
+        return None if name.startswith("keep_") and isinstance(value, str) and value == "all" else _count(name, value)
     if name in _LISTS:
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
@@ -183,7 +183,7 @@ def _convert(name: str, value: Any) -> Any:
         return tuple(check_name(word, "queue name") if name == "queues" else word for word in words if word)
     if name == "namespace":
         return check_namespace(value)
-    if name in _CHOICES and value not in _CHOICES[name]:
+    if name in _CHOICES and (not isinstance(value, str) or value not in _CHOICES[name]):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, _CHOICES[name]))}, got {shorten(value)}")
     return check_text(value, name, MAX_URL_CHARS)
 

@@ -140,7 +140,7 @@ def test_every_argument_of_an_app() -> None:
     rng, found = random.Random(SEED), []
     names = [one for one in inspect.signature(App).parameters if one != "settings"]
     for parameter in sorted({*names, *list_names()} - PROTOCOLS):
-        for name, value in some(rng, None):
+        for name, value in some(rng, VALUES_PER_PARAMETER):
             try:
                 App(**{"url": ":memory:", "handlers": [shop], parameter: value})
             except Exception as problem:

@@ -133,7 +133,8 @@ class Workers:
         settings = self._settings
         if is_read_only(settings.url):
             raise ConfigError(f"a worker cannot use {settings.url}, which is read-only; remove ?mode=ro from the URL")
-        queues = check_list(queues, "queues") if queues is not None else None
+        if queues is not None:
+            queues = [check_name(queue, "queue name") for queue in check_list(queues, "queues")]
         concurrency = check_count(concurrency, "concurrency") if concurrency is not None else None
         scope = WorkScope([check_id(run, "run id") for run in check_list(runs, "runs")]) if runs is not None else None
         self._requested = queues or settings.queues, concurrency or settings.concurrency

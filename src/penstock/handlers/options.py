@@ -20,6 +20,7 @@ from ..core.schemas import UnknownFields
 from ..core.text import shorten
 from ..ports.unit import KeepJobs, RateLimit
 
+MAX_KEPT_JOBS = 1_000_000_000
 IdempotencyKey = Literal["auto"] | Callable[[Any], str]
 """`"auto"` for a hash of the input, or a function of the input."""
 RateOption = RateLimit | str | Mapping[str, Any]
@@ -191,8 +192,8 @@ def _read_age(age: Any, name: str) -> int:
 
 
 def _read_count(count: Any, name: str, value: Any) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise BadArgument(f"{name} must have a count of 0 or more, got {shorten(value)}")
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_KEPT_JOBS:
+        raise BadArgument(f"{name} must have a count from 0 to {MAX_KEPT_JOBS:,}, got {shorten(value)}")
     return count
 
 
@@ -213,7 +214,7 @@ def check_options(decorator: D) -> D:
             raise DefinitionError(f"@{name} requires parentheses, as in {example}", where=where)
         if len(args) > len(leading):
             raise DefinitionError(
-                f"@{name} got the positional argument {args[len(leading)]!r}; use {example} and pass options as "
+                f"@{name} got the positional argument {shorten(args[len(leading)])}; use {example} and pass options as "
                 "name=value",
                 where=where,
             )

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from ..core.arguments import check_count
 from ..core.clock import MAX_TIME_MS, datetime_to_ms, to_iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, ConfigError
@@ -99,8 +100,10 @@ def make_spec(
         raise BadSchedule(f"every={shorten(every)} is too frequent for a schedule; the minimum is 1s")
     if at is not None and not (start is None and end is None and limit is None):
         raise BadSchedule("start=, end= and limit= only apply to every= and cron=; at= fires once")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise BadSchedule(f"limit must be a whole number of at least 1, got {shorten(limit)}; omit it for no limit")
+    try:
+        limit = None if limit is None else check_count(limit)
+    except BadArgument as problem:
+        raise BadSchedule(f"{problem}; omit it for no limit") from None
     _check_word("overlap", overlap, ("allow", "skip", "queue", "replace"))
     _check_word("catch_up", catch_up, ("one", "all", "none"))
     at_ms, start_ms, end_ms = _read_time(at, "at"), _read_time(start, "start"), _read_time(end, "end")
@@ -113,7 +116,7 @@ def make_spec(
 
 
 def _check_word(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise BadSchedule(f"{name} must be one of {', '.join(map(repr, known))}, got {shorten(value)}")
 
 

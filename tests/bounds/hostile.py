@@ -29,6 +29,12 @@ class Broken:
         raise RuntimeError("not comparable")
 
 
+class Anything:
+    """A class that can be made of anything."""
+
+    def __init__(self, *arguments: object) -> None: ...
+
+
 class Colour(Enum):
     RED = "\ud800"
 
@@ -105,7 +111,7 @@ VALUES: dict[str, Any] = {
     "object": object(),
     "Broken": Broken(),
     "[Broken]": [Broken()],
-    "class": type,
+    "class": Anything,
     "function": lambda *_args: object(),
     "generator": (n for n in ()),
     "Ellipsis": ...,

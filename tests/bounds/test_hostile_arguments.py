@@ -20,7 +20,7 @@ from penstock import App, flow, job
 from penstock.settings import list_names
 
 FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
-VALUES_PER_PARAMETER = None if FULL else 12
+VALUES_PER_PARAMETER = None if FULL else 20
 MIXED_CALLS = 200 if FULL else 8  # of each method, with several bad arguments
 HANG_S = 30.0  # a call that takes longer hangs
 WAIT_S = 0.02  # for methods that wait until something happens

@@ -118,4 +118,6 @@ def check_tags(values: Mapping[str, str] | None, what: str) -> dict[str, str]:
     for name, value in (values or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise BadArgument(f"{what} must have strings as names and values, got {shorten(name)}: {shorten(value)}")
+        check_text(name, f"a name in {what}")
+        check_text(value, f"a value in {what}")
     return dict(values or {})

@@ -17,9 +17,8 @@ from ...core.errors import PenstockError
 from ...handlers.discovery import LoadProblem
 from ...settings import Settings
 from ...telemetry.logging import LOGGER
-from ..errors import colour_text
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import has_unicode_output, print_json
+from ..output import has_unicode_output, print_json, print_text
 from ..session import build_admin_app, build_worker_app
 
 
@@ -101,7 +100,7 @@ def _show_reasons(run: str, reasons: list[str], json: bool) -> None:
     if json:
         print_json({"run": run, "reasons": reasons})
     else:
-        print("\n".join(f"Run {run}: {reason}." for reason in reasons))
+        print_text(*(f"Run {run}: {reason}." for reason in reasons))
 
 
 def _check_to_dict(check: Check) -> dict[str, Any]:
@@ -116,4 +115,4 @@ def _show_checks(checks: list[Check], json: bool) -> None:
     width = max(len(check.name) for check in checks)
     for check in checks:
         mark, colour = (bad, "31") if not check.ok else ("!", "33") if check.is_warning else (good, "32")
-        print(colour_text(f"{mark} {check.name:<{width}}  {check.detail}", colour))
+        print_text(f"{mark} {check.name:<{width}}  {check.detail}", colour=colour)

@@ -14,6 +14,7 @@ from ...transactions.outbox import create_statement
 from ...transactions.relay_source import RelaySource
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, CommonOptions
+from ..output import print_text
 from ..parse import read_delay
 from ..session import build_relay_app
 from ..shutdown_signals import handle_stop_signals
@@ -86,6 +87,6 @@ async def _relay(app: App, url: str, every: str) -> None:
     stopped = asyncio.Event()
     async with app, app.outbox.background(url, every=every):
         with handle_stop_signals(stopped.set):
-            print(f"Relaying from {mask(url)} to {mask(app.settings.url)}. Stop with Ctrl-C.", flush=True)
+            print_text(f"Relaying from {mask(url)} to {mask(app.settings.url)}. Stop with Ctrl-C.")
             await stopped.wait()
     warn("Stopped.")

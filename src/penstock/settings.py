@@ -190,10 +190,14 @@ def _convert(name: str, value: Any) -> Any:
 
 def _count(name: str, value: Any) -> int:
     """Convert a value from a file or a variable to a whole number."""
-    text = value.strip() if isinstance(value, str) else str(value) if type(value) is int and value < MAX_COUNT else ""
-    count = int(text) if text.isdecimal() and len(text) <= len(str(MAX_COUNT)) else -1
-    if not _COUNTS[name] <= count <= MAX_COUNT:
-        raise ValueError(f"{name} must be a whole number from {_COUNTS[name]} to {MAX_COUNT:,}, got {shorten(value)}")
+    count: object = value
+    if isinstance(value, str) and value.strip().isdecimal():
+        # Python reads no number of more than 4300 digits.
+        count = int(value) if len(value) < 100 else MAX_COUNT + 1
+    if isinstance(count, bool) or not isinstance(count, int) or count < _COUNTS[name]:
+        raise ValueError(f"{name} must be a whole number of at least {_COUNTS[name]}, got {shorten(value)}")
+    if count > MAX_COUNT:
+        raise ValueError(f"{name} must be at most {MAX_COUNT:,}, got {shorten(value)}")
     return count
 
 

@@ -95,7 +95,7 @@ def _sqlite_mode(url: str) -> str | None:
     options = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
     mode = options.pop("mode", None)
     if options or mode not in (None, "ro"):
-        wrong = shorten(next(iter(options))) if options else f"mode={shorten(mode)}"  # a value may be a secret
+        wrong = shorten(next(iter(options))) if options else f"mode={(mode or '')[:20]}"  # a value may be a secret
         raise SettingError(
             f"unknown option {wrong} in a SQLite URL; the only option is mode=ro (read-only). Use %3F for a ? in "
             "a file name"

@@ -94,8 +94,10 @@ def read_limit(limit: int) -> int:
 
 def read_count(value: int, option: str, most: int = MAX_LIMIT) -> int:
     """Check the value of an option that counts something."""
-    if not 1 <= value <= most:
-        raise UsageError(f"{option} must be a whole number from 1 to {most:,}, got {shorten(value)}")
+    if value < 1:
+        raise UsageError(f"{option} must be a whole number of at least 1, got {shorten(value)}")
+    if value > most:
+        raise UsageError(f"{option} must be at most {most:,}, got {shorten(value)}")
     return value
 
 

@@ -88,8 +88,10 @@ def _check_bool(name: str, value: Any) -> None:
 
 def check_count(value: Any, what: str = "limit") -> int:
     """Return the value if it is a whole number from 1 to MAX_LIMIT; raise otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_LIMIT:
-        raise BadArgument(f"{what} must be a whole number from 1 to {MAX_LIMIT:,}, got {shorten(value)}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadArgument(f"{what} must be a whole number of at least 1, got {shorten(value)}")
+    if value > MAX_LIMIT:
+        raise BadArgument(f"{what} must be at most {MAX_LIMIT:,}, got {shorten(value)}")
     return value
 
 

@@ -13,7 +13,7 @@ from .text import shorten
 MIN_TIME_MS = -62_135_596_800_000  # 0001-01-01
 MAX_TIME_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999
 _CYCLE_MS = 146_097 * 86_400_000  # 400 years, after which the calendar repeats itself
-_FAR = re.compile(r"([+-]\d{6,15})(?=-)")
+_FAR = re.compile(r"([+-]\d{6,40})(?=-)")
 
 
 class Clock(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 
 from .errors import BadArgument
 
-MAX_SHOWN_CHARS = 60
+MAX_SHOWN_CHARS = 80
 MAX_TEXT_CHARS = 2_000
 # C0, DEL and C1 controls, line and paragraph separators, marks and overrides of the text direction, lone surrogates.
 _CONTROLS = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import flow, job
-from penstock.core.errors import NotJSON, PayloadError
+from penstock.core.errors import BadArgument, NotJSON
 from penstock.core.events import BadEmit, BadStream
 from penstock.core.ids import BadId
 from penstock.testing.until import until
@@ -83,7 +83,7 @@ async def test_an_invalid_or_reserved_kind_is_refused(memory: Any, kind: Any) ->
             lambda: a.emit(kind),
             lambda: a.emit(kind, run=run),
         ):
-            with pytest.raises(BadEmit):
+            with pytest.raises(BadEmit if isinstance(kind, str) else BadArgument):
                 await emit()
         assert await a.kinds(run) == ["flow.started"]
 
@@ -93,9 +93,9 @@ async def test_other_refusals(memory: Any) -> None:
     async with memory() as a:
         with pytest.raises(NotJSON):
             await a.events.append("nq:global", "x", object())
-        with pytest.raises(PayloadError):
+        with pytest.raises(BadArgument):
             await a.events.append("nq:global", "x", subject=7)
-        with pytest.raises(PayloadError):
+        with pytest.raises(BadArgument):
             await a.events.append("nq:global", "x", correlation_id=7)
         await a.events.append("nq:global", "x")
         with pytest.raises(BadId):

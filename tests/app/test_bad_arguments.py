@@ -72,10 +72,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "no concurrency": (lambda a: a.workers.run(concurrency=0), "bad_argument", "concurrency must be a whole number"),
     "a run": (lambda a: anext(a.runs.follow("nope")), "unknown_run", "no run with id 'nope' in "),
     "events": (lambda a: anext(a.queues.events("mial")), "unknown_queue", "no queue named 'mial'; did you mean"),
-    "a token": (lambda a: a.waits.fire(5), "bad_argument", "token must be the token of a trigger or its URL, got 5"),
-    "a letter": (lambda a: a.dead_letters.redrive(5), "bad_argument", "id must be a string (the id of a dead letter"),
+    "a token": (lambda a: a.waits.fire(5), "bad_argument", "token must be a string, got 5"),
+    "a letter": (lambda a: a.dead_letters.redrive(5), "bad_argument", "id must be a string, got 5"),
     "a change": (lambda a: a.state.patch("a", 5), "bad_argument", "change must be a function that returns the new"),
-    "a flow": (lambda a: a.runs.list(flow=5), "bad_argument", "flow must be a string (the name of a flow), got 5"),
+    "a flow": (lambda a: a.runs.list(flow=5), "bad_argument", "flow must be a string, got 5"),
     "queue": (lambda a: a.queues.pause("mial"), "unknown_queue", "no queue named 'mial'; did you mean 'mail'?"),
 }
 

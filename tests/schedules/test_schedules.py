@@ -257,7 +257,7 @@ async def test_other_refusals_of_schedules(memory: Any) -> None:
             await a.schedules.add("s", flow="report", every="1h", input=object())
         with pytest.raises(BadId, match=r"invalid schedule id 'not an id'; .* at most 160 characters"):
             await a.schedules.add("not an id", flow="report", every="1h")
-        with pytest.raises(BadId, match=rf"invalid schedule id '{'x' * 161}'; .* at most 160 characters"):
+        with pytest.raises(BadId, match=r"invalid schedule id 'x+…; .* at most 160 characters"):
             await a.schedules.add("x" * 161, flow="report", every="1h")
         assert await a.schedules.list() == []
 

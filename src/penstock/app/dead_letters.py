@@ -9,6 +9,7 @@ import msgspec
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
+from ..core.arguments import check_arguments, check_count
 from ..core.errors import RunError, UnknownFlow, UnknownJob, UnknownRun
 from ..core.ids import dead_letter_id
 from ..core.payload import pack
@@ -17,7 +18,7 @@ from ..jobs.dead_letters import DeadLetter
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow
 from ..ports.unit import Committed, JobState, Unit
-from .arguments import check_count, check_name
+from .arguments import check_function
 
 GONE = "another call has already taken this dead letter"
 
@@ -29,6 +30,7 @@ class RedriveResult(msgspec.Struct):
     refused: dict[str, str] = {}  # dead letter -> reason
 
 
+@check_arguments
 class DeadLetters:
     """Jobs and steps that finally failed, kept in `<queue>-dlq` (or the queue their handler names) until redriven."""
 
@@ -55,7 +57,7 @@ class DeadLetters:
             limit: Maximum number of dead letters.
         """
         last = _letter_id(after) if after is not None else None
-        rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=last, limit=check_count(limit))
+        rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=last, limit=limit)
         return [(row.id, read_dead_letter(row)) for row in rows]
 
     async def get(self, id: str) -> DeadLetter:
@@ -107,6 +109,11 @@ class DeadLetters:
             change: Function that returns the new input for a recorded one.
             limit: Maximum number to redrive.
         """
+        if limit is not None:
+            check_count(limit)
+        for function, what in ((where, "where"), (change, "change")):
+            if function is not None:
+                check_function(function, what, "of a dead letter")
         done = RedriveResult()
         for id in await self._select(queue, where):
             if limit is not None and len(done.sent) >= limit:
@@ -243,5 +250,4 @@ class DeadLetters:
 
 def _letter_id(id: str) -> str:
     """Return the id of a dead letter, from that id or from the id of the job that failed."""
-    check_name(id, "id", "the id of a dead letter, or of the job that failed")
     return id if id.endswith(".dlq") else dead_letter_id(id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..core.arguments import resolve_due
+from ..core.arguments import check_arguments, resolve_due
 from ..core.durations import Duration
 from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
 from ..core.ids import dead_letter_id
@@ -20,7 +20,7 @@ from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState
 from ..stores.child_results import error_text
-from .arguments import build_dedupe, check_choice, check_count
+from .arguments import build_dedupe, check_choice
 from .views import ChildView, JobView, add_stack, job_view
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ PAGE_JOBS = 200
 MAX_EVENTS_SEARCHED = 1000  # of a queue, for the end of a job that was removed
 
 
+@check_arguments
 class Jobs:
     """Plain jobs: queued work that belongs to no run. Steps of runs can be read here too."""
 
@@ -171,7 +172,6 @@ class Jobs:
             limit: Maximum number of jobs.
         """
         state = JobState(check_choice(state, [one.value for one in JobState], "state"))
-        check_count(limit)
         if state is JobState.DELAYED:
             return [job_view(row) for row in await self._delayed(queue, after, limit, suspended=False)]
         if state is not JobState.SUSPENDED:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from ..core.arguments import check_tags, resolve_due
+from ..core.arguments import check_arguments, check_tags, resolve_due
 from ..core.clock import datetime_to_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import PayloadTooLarge, RunCancelled, RunError, RunFailed, UnknownRun, WaitTimeout
@@ -22,7 +22,7 @@ from ..ports.store import RunRow
 from ..ports.unit import FLOW
 from ..worker.engines import RunEngine
 from . import diagnosis, export, preflight, run_actions
-from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name
+from .arguments import UNSET, NoInput, StartOptions, check_choice
 from .store_urls import shown_url
 from .views import RunSummary, add_stack, run_summary
 from .waits import describe_wait
@@ -37,6 +37,7 @@ I = TypeVar("I")  # noqa: E741
 """The input of a flow."""
 
 
+@check_arguments
 class Runs:
     """Runs of flows."""
 
@@ -154,8 +155,6 @@ class Runs:
             before: Id of the last run of the page before.
             limit: Maximum number of runs.
         """
-        if flow is not None:
-            check_name(flow, "flow", "the name of a flow")
         if status is not None:
             check_choice(status, (*STATUSES, OPEN_STATUS), "status")
         started: dict[str, Any] = {}
@@ -170,7 +169,7 @@ class Runs:
             until=self._time_ms(until),
             first_event=started or None,
             before=before,
-            limit=check_count(limit),
+            limit=limit,
         )
         if not rows and before is not None and await self._store.run(before) is None:
             raise BadId(f"no run with id {before!r}; before= must be the id of the last run on the previous page")

@@ -7,14 +7,15 @@ from typing import Any
 import msgspec
 
 from ..commit.runtime import Runtime
+from ..core.arguments import check_arguments
 from ..core.clock import to_iso
 from ..core.errors import BadArgument
 from ..core.events import EventBodies
 from ..core.signatures import Signature
+from ..core.text import shorten
 from ..durable.trigger_commands import TriggerCommands
 from ..durable.wait_records import EVENT, TIME, TRIGGER, decode_body
 from ..ports.store import WaitRow
-from .arguments import check_count, check_name
 
 KINDS = (TIME, EVENT, TRIGGER)
 
@@ -37,6 +38,7 @@ class WaitView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     schema: Any = None  # JSON schema of a trigger's data
 
 
+@check_arguments
 class Waits:
     """Pending waits and triggers."""
 
@@ -56,8 +58,7 @@ class Waits:
             limit: Maximum number of waits.
         """
         if kind is not None and kind not in KINDS:
-            raise BadArgument(f"kind must be 'time', 'event' or 'trigger', got {kind!r}")
-        check_count(limit)
+            raise BadArgument(f"kind must be 'time', 'event' or 'trigger', got {shorten(kind)}")
         found: list[WaitRow] = []
         while len(found) < limit and (rows := await self._store.waits(run=run, kind=kind, after=after, limit=limit)):
             after = rows[-1].id
@@ -89,7 +90,7 @@ class Waits:
         Args:
             id: Id of the trigger; `app.waits.list(kind="trigger")` lists them.
         """
-        return await self._triggers.issue_token(check_name(id, "id", "the id of a trigger"))
+        return await self._triggers.issue_token(id)
 
 
 def describe_wait(wait: WaitView, bodies: EventBodies) -> str:

@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..core.arguments import MAX_LIMIT
 from ..core.durations import MAX_DURATION_TEXT, to_ms
 from ..core.errors import NotJSON
 from ..core.payload import parse_json
+from ..core.text import shorten
 from .errors import UsageError
 
 T = TypeVar("T", str, str | None)
@@ -53,7 +55,7 @@ def read_tags(tags: list[str] | None) -> dict[str, str]:
     for tag in tags or ():
         name, equals, value = tag.partition("=")
         if not name or not equals:
-            raise UsageError(f"--tag must be name=value, such as --tag customer=ada, got {tag}")
+            raise UsageError(f"--tag must be name=value, such as --tag customer=ada, got {shorten(tag)}")
         found[name] = value
     return found
 
@@ -73,7 +75,7 @@ def read_time(text: str | None, option: str = "--at") -> datetime | None:
     try:
         return _with_zone(datetime.fromisoformat(text)) if text is not None else None
     except ValueError:
-        raise UsageError(f"{option} must be a time such as 2030-01-31T09:00:00+01:00, got {text}") from None
+        raise UsageError(f"{option} must be a time such as 2030-01-31T09:00:00+01:00, got {shorten(text)}") from None
 
 
 def read_ago(text: str | None, option: str) -> datetime | str | None:
@@ -90,7 +92,7 @@ def read_ago(text: str | None, option: str) -> datetime | str | None:
     except ValueError:
         raise UsageError(
             f"{option} must be a duration such as 2h, at most {MAX_DURATION_TEXT}, or a time such as "
-            f"2030-01-31T09:00, got {text}"
+            f"2030-01-31T09:00, got {shorten(text)}"
         ) from None
 
 
@@ -99,10 +101,12 @@ def read_limit(limit: int) -> int:
     return read_count(limit, "--limit")
 
 
-def read_count(value: int, option: str) -> int:
+def read_count(value: int, option: str, most: int = MAX_LIMIT) -> int:
     """Check the value of an option that counts something."""
     if value < 1:
-        raise UsageError(f"{option} must be a whole number of at least 1, got {value}")
+        raise UsageError(f"{option} must be a whole number of at least 1, got {shorten(value)}")
+    if value > most:
+        raise UsageError(f"{option} must be at most {most:,}, got {shorten(value)}")
     return value
 
 

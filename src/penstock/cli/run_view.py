@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ..core.clock import Clock, from_iso
 from ..core.durations import format_ms
+from ..core.text import escape_line
 from ..core.tracebacks import describe_error, format_frames
 from ..flows.reducer import RunView, StepView, display_status
 from ..flows.run_record import WAITING
@@ -62,7 +63,9 @@ class RunPanel:
         view, shown = self.view, display_status(self.view)
         status = (shown, COLOURS.get(shown, ""))
         spent = (format_elapsed(view, now), "dim")
-        return Text.assemble((view.name or "run", "bold"), " ", (view.id, "dim"), "  ", status, " ", spent)
+        return Text.assemble(
+            (escape_line(view.name or "run"), "bold"), " ", (escape_line(view.id), "dim"), "  ", status, " ", spent
+        )
 
 
 _PREPOSITIONS = {"completed": "in", "running": "for", "waiting": "for"}
@@ -80,13 +83,13 @@ def render_text(view: RunView, now_ms: int, unicode: bool = True) -> str:
         rest = "  ".join(part for part in (row.note, percent, row.detail) if part)
         lines.append(f"  {_mark(row.status, unicode)} {row.name:<{name}}  {row.took:>{took}}  {rest}".rstrip())
     lines += [f"{label} {text}" for label, _, text in end_lines(view, MAX_TEXT_CHARS)]
-    return "\n".join(lines)
+    return "\n".join(map(escape_line, lines))
 
 
 def end_lines(view: RunView, max_chars: int) -> Iterator[tuple[str, str, str]]:
     """Yield the last lines of a run: label, style and text."""
     for step, kinds in (view.unmet or {}).items():
-        yield "unmet", "yellow", f"{step} never started: {', '.join(kinds)} did not arrive"
+        yield "unmet", "yellow", one_line(f"{step} never started: {', '.join(kinds)} did not arrive", max_chars)
     if view.status == "completed":
         yield "result", "dim", one_line(view.result, max_chars)
     elif view.error is not None:
@@ -102,7 +105,7 @@ def failure_lines(view: RunView) -> list[str]:
     for step in failed[:MAX_FAILURES]:
         name = step.step if step.n == 1 else f"{step.step}#{step.n}"
         error = {"name": step.error_name, "error": step.error, "frames": step.frames, "deadLetter": step.dead_letter}
-        lines += [f"step {name} failed:", *error_lines(error)]
+        lines += [escape_line(f"step {name} failed:"), *error_lines(error)]
     if len(failed) > MAX_FAILURES:
         lines.append(f"{len(failed) - MAX_FAILURES} more steps failed")
     return lines
@@ -115,7 +118,7 @@ def error_lines(error: Mapping[str, Any]) -> list[str]:
     lines.append(one_line(describe_error(error.get("name"), error.get("error")), MAX_TEXT_CHARS))
     if error.get("deadLetter"):
         lines.append(f"`penstock dlq show {error['deadLetter']}` shows its input and its whole stack.")
-    return lines
+    return [escape_line(line) for line in lines]
 
 
 def format_elapsed(view: RunView, now_ms: int) -> str:
@@ -174,7 +177,7 @@ def build_rows(view: RunView, now_ms: int) -> list[StepRow]:
 
 
 def _build_row(step: StepView, now_ms: int) -> StepRow:
-    name = step.step if step.n == 1 else f"{step.step}#{step.n}"
+    name = escape_line(step.step if step.n == 1 else f"{step.step}#{step.n}")
     note = f"attempt {step.attempt}" if step.attempt > 1 else ""
     return StepRow(step.status, name, note, _took(step, now_ms), _percent(step), _detail(step, now_ms))
 
@@ -187,7 +190,9 @@ def _fold_rows(name: str, steps: list[StepView]) -> StepRow:
     worst = next((s for s in ("failed", "running", "retrying", "waiting", "pending") if s in counts), order[0])
     done = 100 * sum(step.completed_at is not None for step in steps) / len(steps)
     note = ", ".join(f"{counts[status]} {status}" for status in order)
-    return StepRow(worst, f"{name} ×{len(steps)}", note, progress=done if worst in ("running", "pending") else None)
+    return StepRow(
+        worst, escape_line(f"{name} ×{len(steps)}"), note, progress=done if worst in ("running", "pending") else None
+    )
 
 
 def _took(step: StepView, now_ms: int) -> str:

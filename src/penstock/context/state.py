@@ -12,6 +12,7 @@ from ..core.clock import Clock
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, PenstockError
 from ..core.payload import pack, unpack
+from ..core.text import check_text, shorten
 from ..ports.store import State
 from ..ports.unit import StateWrite
 
@@ -169,7 +170,9 @@ class StateView:
         """
         self._recorder.check()
         if not callable(change):
-            raise BadArgument(f"change must be a function that returns the new value for the old one, got {change!r}")
+            raise BadArgument(
+                f"change must be a function that returns the new value for the old one, got {shorten(change)}"
+            )
         full = self._prefix + join_key(key)
         if full in self._writes:
             raise StateConflict(
@@ -258,11 +261,17 @@ class SyncStateView:
 def join_key(key: Key) -> str:
     """Return a key as text; a list of parts, as the specs write it, is joined with slashes."""
     if not isinstance(key, str | list | tuple):
-        raise BadArgument(f"a state key must be a string or a list of parts, got {key!r}")
-    text = key if isinstance(key, str) else "/".join(str(part) for part in key)
+        raise BadArgument(f"a state key must be a string or a list of parts, got {shorten(key)}")
+    if not isinstance(key, str) and not all(isinstance(part, str) or _is_id(part) for part in key):
+        raise BadArgument(f"the parts of a state key must be strings or whole numbers, got {shorten(key)}")
+    text = key if isinstance(key, str) else "/".join(map(str, key))
     if not text or len(text) > MAX_KEY_CHARS:
-        raise BadArgument(f"a state key must have 1 to {MAX_KEY_CHARS} characters, got {text!r}")
-    return text
+        raise BadArgument(f"a state key must have 1 to {MAX_KEY_CHARS} characters, got {shorten(text)}")
+    return check_text(text, "a state key")
+
+
+def _is_id(part: object) -> bool:
+    return isinstance(part, int) and abs(part) < 2**63
 
 
 async def patch_state(

@@ -12,6 +12,7 @@ from ..core.durations import Duration
 from ..core.errors import BadArgument, CallFailed, ReplayError
 from ..core.events import Event
 from ..core.retry import RetryOption, RetryPolicy
+from ..core.text import shorten
 from ..durable.call_recorder import CallRecorder
 from ..durable.calls import (
     DurableCall,
@@ -199,7 +200,7 @@ class SyncContext:
         """
         if timeout is not None:
             raise BadArgument(
-                f"ctx.run({name!r}) cannot use timeout={timeout!r} in a `def` handler, because a running thread "
+                f"ctx.run({name!r}) cannot use timeout={shorten(timeout)} in a `def` handler, because a running thread "
                 "cannot be stopped. Set a timeout inside the function, or make the handler async"
             )
         check_run_arguments(name, fn)

@@ -12,7 +12,9 @@ from .clock import to_iso
 from .errors import PenstockError
 from .ids import event_id
 from .redaction import Redactor
+from .text import shorten
 
+MAX_STREAM_CHARS = 500
 STREAM_TYPES = ("flow", "trigger", "webhook", "entity", "queue", "global")
 # Only the engine writes kinds with these prefixes; user code may not emit them.
 RESERVED_PREFIXES = ("flow.", "step.", "job.", "trigger.", "schema.", "buffer.", "schedule.", "state.")
@@ -140,14 +142,14 @@ class Streams:
 
     def check(self, name: str) -> str:
         """Return the stream name, or raise BadStream with the accepted form."""
-        parts = name.split(":")
+        parts = name.split(":") if isinstance(name, str) and len(name) <= MAX_STREAM_CHARS else []
         if name == self.global_stream or (
             len(parts) == 3 and parts[0] == self.namespace and parts[1] in self._types and parts[2]
         ):
             return name
         raise BadStream(
             f"a stream name must be {self.global_stream} or {self.namespace}:<type>:<id>, where <type> is one of "
-            f"{', '.join(type_ for type_ in self._types if type_ != 'global')}; got {name!r}"
+            f"{', '.join(type_ for type_ in self._types if type_ != 'global')}; got {shorten(name)}"
         )
 
 
@@ -187,16 +189,20 @@ class BadEmit(PenstockError):
     code = "bad_emit"
 
 
+MAX_KIND_CHARS = 256
 _KIND = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def check_kind(kind: str) -> str:
     """Return the kind, or raise BadEmit if it is invalid or reserved for the engine."""
-    if not isinstance(kind, str) or not _KIND.fullmatch(kind) or len(kind) > 256:
-        raise BadEmit(f"an event kind must be dotted words such as 'order.paid', got {kind!r}")
+    if not isinstance(kind, str) or len(kind) > MAX_KIND_CHARS or not _KIND.fullmatch(kind):
+        raise BadEmit(
+            f"an event kind must be dotted words such as 'order.paid', at most {MAX_KIND_CHARS} characters, got "
+            f"{shorten(kind)}"
+        )
     if kind.startswith(RESERVED_PREFIXES):
         raise BadEmit(
-            f"event kind {kind!r} has a prefix reserved for the engine ({', '.join(RESERVED_PREFIXES)}); rename the "
-            "event"
+            f"event kind {shorten(kind)} has a prefix reserved for the engine ({', '.join(RESERVED_PREFIXES)}); "
+            "rename the event"
         )
     return kind

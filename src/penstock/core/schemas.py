@@ -18,6 +18,7 @@ import msgspec.inspect
 
 from .errors import DefinitionError, SchemaViolation
 from .near_match import did_you_mean, near_matches
+from .text import shorten
 
 UnknownFields = typing.Literal["refuse", "ignore"]
 """What happens to a field of an input that its dataclass does not have."""
@@ -39,7 +40,7 @@ def make_validator(schema: Any, what: str, *, unknown_fields: UnknownFields = "r
         return _msgspec(schema, what, unknown_fields)
     raise DefinitionError(
         "a schema must be a JSON schema (dict), a pydantic model, a msgspec Struct, a dataclass or a TypedDict, "
-        f"got {schema!r}"
+        f"got {shorten(schema)}"
     )
 
 

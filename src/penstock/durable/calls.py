@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 from ..core.errors import AttemptTimeout, BadArgument, CallFailed, ReplayError
 from ..core.payload import unpack
 from ..core.retry import RetryPolicy
+from ..core.text import shorten
 from ..core.tracebacks import describe_error
 from .journal import JournalCall, JournalEntry
 
@@ -238,5 +239,4 @@ def _show(value: object) -> str:
     if inspect.iscoroutine(value):
         return f"{value.__name__}(…)"
     name = getattr(value, "__name__", None) if callable(value) else None
-    shown = name if isinstance(name, str) else repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:60]}…"
+    return name if isinstance(name, str) else shorten(value)

@@ -11,6 +11,7 @@ from ..core.errors import AwaitTimeout, BadArgument, BadDuration, DefinitionErro
 from ..core.events import BadEmit, Event, check_kind
 from ..core.options import rename_keys
 from ..core.payload import pack, unpack
+from ..core.text import shorten
 from .session import DurableSession
 from .signed_calls import SignedId, check_signed
 from .waits import TriggerType
@@ -56,7 +57,9 @@ class Await:
 
     def __post_init__(self) -> None:
         if self.type not in ("time", "event", "trigger"):
-            raise DefinitionError(f"the type of an await must be 'time', 'event' or 'trigger', got {self.type!r}")
+            raise DefinitionError(
+                f"the type of an await must be 'time', 'event' or 'trigger', got {shorten(self.type)}"
+            )
         if self.type == "event":
             try:
                 check_kind(self.event or "")
@@ -77,7 +80,7 @@ class Await:
         except (BadArgument, SettingError) as problem:
             raise DefinitionError(f"an `await` of type 'trigger': {problem}") from None
         if self.on_timeout is not None and self.timeout is None:
-            raise DefinitionError(f"onTimeout={self.on_timeout!r} requires a timeout")
+            raise DefinitionError(f"onTimeout={shorten(self.on_timeout)} requires a timeout")
         for name, value in (("timeout", self.timeout), ("delay", None if callable(self.delay) else self.delay)):
             try:
                 to_ms(value if value is not None else 0)
@@ -112,14 +115,14 @@ def read_await(value: Await | Mapping[str, Any] | None, option: str = "wait") ->
     if not isinstance(value, Mapping):
         raise DefinitionError(
             f'{option} must be a mapping with a type of time, event or trigger, such as {{"type": "time", '
-            f'"delay": "1h"}}, got {value!r}'
+            f'"delay": "1h"}}, got {shorten(value)}'
         )
     options = rename_keys(value, _KEYS, option, aliases=_ALIASES)
     for name in ("delay", "timeout"):
         ms = options.pop(f"{name}_ms", None)
         if ms is not None:
             if isinstance(ms, bool) or not isinstance(ms, int | float):
-                raise DefinitionError(f"{option}.{name}_ms must be a number of milliseconds, got {ms!r}")
+                raise DefinitionError(f"{option}.{name}_ms must be a number of milliseconds, got {shorten(ms)}")
             options[name] = ms_to_duration(ms)
     return Await(**{"type": "event" if "event" in options else "", **options})
 

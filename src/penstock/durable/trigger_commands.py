@@ -21,6 +21,7 @@ from ..core.errors import (
 from ..core.payload import pack, unpack
 from ..core.schemas import make_validator
 from ..core.signatures import Signature
+from ..core.text import shorten
 from ..ports.store import WaitRow
 from ..ports.unit import Committed, Memo, NewWait, Refused, StateWrite, Unit
 from .journal import encode
@@ -104,7 +105,7 @@ class TriggerCommands:
 
     async def _find(self, token: str) -> tuple[WaitRow, WaitBody]:
         if not isinstance(token, str):
-            raise BadArgument(f"token must be the token of a trigger or its URL, got {token!r}")
+            raise BadArgument(f"token must be the token of a trigger or its URL, got {shorten(token)}")
         id, _, secret = token.rpartition("/")[2].partition(".")
         row = await self._store.wait_row(id) if is_trigger_id(id) else None
         if row is not None and row.kind == TRIGGER and secret.isascii():

@@ -14,6 +14,7 @@ from ..core.errors import BadArgument
 from ..core.events import Event, check_kind
 from ..core.json_match import index_key
 from ..core.payload import pack, to_plain, unpack
+from ..core.text import shorten
 from ..ports.unit import NewWait, SettleWait
 from .call_recorder import CallRecorder
 from .calls import WaitCall
@@ -267,7 +268,7 @@ class Waits:
                 choose their ids.
         """
         if type not in ("webhook", "user", "api"):
-            raise BadArgument(f"type must be 'webhook', 'user' or 'api', got {type!r}")
+            raise BadArgument(f"type must be 'webhook', 'user' or 'api', got {shorten(type)}")
         check_signed(signed, signed_id)
         call = self._calls.next_call(name, TRIGGER)
         body = self._session.new_wait_body(call.key)

@@ -19,6 +19,7 @@ from ..core.options import check_key
 from ..core.payload import to_plain
 from ..core.retry import RetryPolicy
 from ..core.schemas import UnknownFields, Validator, make_validator, needs_validation
+from ..core.text import shorten
 from ..durable.declared_waits import Await, read_await
 from ..ports.runner import HandlerRef
 from ..ports.unit import KeepJobs, RateLimit
@@ -201,7 +202,7 @@ class Handler:
             if isinstance(value, bool) or not isinstance(value, str | int):
                 raise BadArgument(
                     f"the value at {self.order_key!r}, the order_key of {self.name} ({self.where}), must be a string "
-                    f"or a whole number, got {value!r}"
+                    f"or a whole number, got {shorten(value)}"
                 )
             return check_key(str(value), "order_key")
         typed = self.check_input(payload)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ..core.errors import ConfigError, DefinitionError, PenstockError, UnknownFlow
 from ..core.near_match import did_you_mean, near_matches
 from ..core.schemas import UnknownFields, Validator, make_validator
+from ..core.text import shorten
 from ..schedules.spec import ScheduleSpec, Target
 from .decorators import FlowDefinition, StepDefinition, read_definitions
 from .discovery import Definition, DiscoveredHandler, LoadProblem
@@ -42,7 +43,7 @@ def find_flow(registry: Registry, flow: str | Callable[..., Any]) -> Flow:
     for definition in read_definitions(flow):
         if isinstance(definition, FlowDefinition):
             return registry.flow(definition.name)
-    raise ConfigError(f"{getattr(flow, '__name__', flow)!r} is not a flow; decorate it with @flow")
+    raise ConfigError(f"{shorten(getattr(flow, '__name__', flow))} is not a flow; decorate it with @flow")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ..core.ids import check_job_id, check_name, uuid7
 from ..core.options import check_priority
 from ..core.payload import pack, unpack
 from ..core.retry import RetryPolicy
+from ..core.text import shorten
 from ..handlers.decorators import read_definitions
 from ..handlers.handler import Handler, JobDefinition
 from ..ports.unit import Dedupe, NewJob, PublishedOptions
@@ -37,8 +38,8 @@ class JobBuilder:
             handlers = [one.handler for one in read_definitions(job) if isinstance(one, JobDefinition)]
         if handlers:
             return handlers[0].queue_name, name or handlers[0].name
-        shown = getattr(job, "__name__", job)
-        raise ConfigError(f"{shown!r} is not a job; decorate it with @job, or pass the name of a queue")
+        shown = shorten(getattr(job, "__name__", job))
+        raise ConfigError(f"{shown} is not a job; decorate it with @job, or pass the name of a queue")
 
     def build(
         self,

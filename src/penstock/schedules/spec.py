@@ -10,9 +10,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from ..core.arguments import check_count
 from ..core.clock import MAX_TIME_MS, datetime_to_ms, to_iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, ConfigError
+from ..core.text import shorten
 from ..ports.store import ScheduleRow
 from ..ports.unit import ScheduleMove
 
@@ -95,11 +97,13 @@ def make_spec(
         raise BadSchedule("a schedule requires exactly one of every='5m', cron='0 9 * * *' or at=<datetime>")
     every_ms = to_ms(every) if every is not None else None
     if every_ms is not None and every_ms < MIN_INTERVAL_MS:
-        raise BadSchedule(f"every={every!r} is too frequent for a schedule; the minimum is 1s")
+        raise BadSchedule(f"every={shorten(every)} is too frequent for a schedule; the minimum is 1s")
     if at is not None and not (start is None and end is None and limit is None):
         raise BadSchedule("start=, end= and limit= only apply to every= and cron=; at= fires once")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise BadSchedule(f"limit must be a whole number of at least 1, got {limit!r}; omit it for no limit")
+    try:
+        limit = None if limit is None else check_count(limit)
+    except BadArgument as problem:
+        raise BadSchedule(f"{problem}; omit it for no limit") from None
     _check_word("overlap", overlap, ("allow", "skip", "queue", "replace"))
     _check_word("catch_up", catch_up, ("one", "all", "none"))
     at_ms, start_ms, end_ms = _read_time(at, "at"), _read_time(start, "start"), _read_time(end, "end")
@@ -112,8 +116,8 @@ def make_spec(
 
 
 def _check_word(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise BadSchedule(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+    if not isinstance(value, str) or value not in known:
+        raise BadSchedule(f"{name} must be one of {', '.join(map(repr, known))}, got {shorten(value)}")
 
 
 def _read_time(time: datetime | None, name: str) -> int | None:
@@ -121,7 +125,7 @@ def _read_time(time: datetime | None, name: str) -> int | None:
         return None
     if isinstance(time, datetime) and time.utcoffset() is None:
         raise BadSchedule(
-            f"{name}={time!r} has no time zone; use datetime(…, tzinfo=UTC) or tzinfo=ZoneInfo('Europe/Berlin')"
+            f"{name}={shorten(time)} has no time zone; use datetime(…, tzinfo=UTC) or tzinfo=ZoneInfo('Europe/Berlin')"
         )
     return datetime_to_ms(time)
 

@@ -19,6 +19,7 @@ from ..core.errors import BadArgument, ContextClosed, HistoryLimit, StaleAttempt
 from ..core.events import BadEmit, check_kind
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
+from ..core.text import shorten
 from ..durable.session import DurableSession
 from ..ports.frames import Notice, Request
 from ..ports.runner import Execute, Interrupt, Runner
@@ -230,7 +231,7 @@ class WorkerChannel:
     def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
         check_kind(kind)
         if correlation_id is not None and not isinstance(correlation_id, str):
-            raise BadEmit(f"the correlationId of {kind!r} must be a string, got {correlation_id!r}")
+            raise BadEmit(f"the correlationId of {kind!r} must be a string, got {shorten(correlation_id)}")
         packed = pack(data, f"the data of {kind}")
         self.emit_count += 1
         if self._session is not None and self._session.journal.check_emit(self.emit_count - 1, kind):

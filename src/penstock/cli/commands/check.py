@@ -14,7 +14,7 @@ from ...app.preflight import PreflightReport
 from ...settings import Settings
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import print_json
+from ..output import print_json, print_text
 from ..session import build_admin_app, check_dir, refuse_memory_store
 from ..tables import pluralize
 
@@ -58,7 +58,7 @@ def _print(checked: PreflightReport, json: bool) -> None:
     for one in checked.problems:
         step = one.step if one.n == 1 else f"{one.step}#{one.n}"
         code = f"{one.code}, accepted" if one.is_accepted else one.code
-        print(f"run {one.run}, step {step}: {one.reason} [{code}]")
+        print_text(f"run {one.run}, step {step}: {one.reason} [{code}]")
     scope = f"{pluralize(checked.steps, 'open step')} of {pluralize(checked.runs, 'open run')}"
     verdict = f"{checked.broken_steps} would fail or repeat work" if checked.broken else "all can continue"
-    print(f"Checked {scope}: {verdict} with this code.")
+    print_text(f"Checked {scope}: {verdict} with this code.")

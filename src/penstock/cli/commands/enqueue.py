@@ -15,7 +15,7 @@ from ...core.ids import check_job_id
 from ...core.near_match import did_you_mean
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, DELAY_HELP, ORDER_KEY_HELP, PRIORITY_HELP, CommonOptions
-from ..output import print_json
+from ..output import print_json, print_text
 from ..parse import read_delay, read_input
 from ..session import build_worker_app, refuse_memory_store
 
@@ -47,7 +47,7 @@ def enqueue(
         added = asyncio.run(_enqueue(common, queue, value, name, options))
     if added["existing"]:
         warn(f"Job {added['id']} already exists; nothing was added.")
-    print_json(added) if common.json else print(added["id"])
+    print_json(added) if common.json else print_text(str(added["id"]))
     return 0
 
 

@@ -8,15 +8,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Protocol
 
 from cyclopts import Parameter
 
 from ...app import App
 from ...app.export import iterate_run_ids
+from ...core.text import escape_json
 from ..errors import EXIT_FAILED, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import Yes, confirm, print_json, show_progress
+from ..output import Yes, confirm, print_json, print_text, show_progress
 from ..parse import check_positional
 from ..session import build_store_app
 from ..tables import pluralize
@@ -79,12 +80,23 @@ async def _export_all(app: App, file: str | None) -> int:
     return count
 
 
+class _Output(Protocol):
+    def write(self, data: bytes, /) -> object: ...
+
+
+class _TerminalOutput:
+    """Standard output on a terminal: control characters are written as JSON escapes. The runs are the same."""
+
+    def write(self, data: bytes) -> None:
+        print_text(escape_json(data.decode("utf-8", "surrogateescape")).rstrip("\n"))
+
+
 @contextmanager
-def _open_output(file: str | None) -> Iterator[BinaryIO]:
+def _open_output(file: str | None) -> Iterator[_Output]:
     """Open standard output, or a file that appears only once it is complete."""
     if file is None:
         sys.stdout.flush()
-        yield sys.stdout.buffer
+        yield _TerminalOutput() if sys.stdout.isatty() else sys.stdout.buffer
         return
     part = f"{file}.part"
     try:

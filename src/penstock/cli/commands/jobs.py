@@ -16,7 +16,7 @@ from ...core.errors import RunError
 from ...ports.unit import JobState
 from ..errors import EXIT_FAILED
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import Reveal, SecretFilter, Yes, confirm
+from ..output import Reveal, SecretFilter, Yes, confirm, print_text
 from ..parse import read_limit
 from ..run_view import error_lines
 from ..session import build_store_app
@@ -80,7 +80,7 @@ def show(id: str, /, *, reveal: Reveal = False, common: CommonOptions = COMMON_D
         found |= {"frames": error.get("frames", []), "deadLetter": error.get("deadLetter")} if error else {}
     print_object(found, json=common.json)
     if row.state is JobState.FAILED and error and not common.json:
-        print(*error_lines(secrets.redact_fields(error, "error", "frames")), sep="\n")
+        print_text(*error_lines(secrets.redact_fields(error, "error", "frames")))
     return 0
 
 

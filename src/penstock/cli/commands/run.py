@@ -18,7 +18,7 @@ from ...worker import recording
 from ..errors import EXIT_INTERRUPTED, warn
 from ..live import resume_hint, work_and_watch
 from ..options import COMMON_DEFAULTS, RUN_DEFAULTS, CommonOptions, RunOptions
-from ..output import exit_code, has_unicode_output, print_json, run_to_dict
+from ..output import exit_code, has_unicode_output, print_json, print_text, run_to_dict
 from ..run_view import failure_lines, render_text
 from ..session import build_worker_app
 from .start import start_run
@@ -74,7 +74,7 @@ async def _run(flow: str, options: RunOptions, common: CommonOptions, all_work: 
     if common.json:
         print_json(run_to_dict(view))
     elif not is_drawn:
-        print(render_text(view, now, has_unicode_output()))
+        print_text(render_text(view, now, has_unicode_output()))
     if not common.json:
         for line in failure_lines(view):
             warn(line)

@@ -19,11 +19,12 @@ from ...core.clock import from_iso
 from ...core.durations import format_ms
 from ...core.errors import RunError, UnknownFlow
 from ...core.near_match import did_you_mean
+from ...core.text import escape_line
 from ...flows.reducer import RunView
 from ...flows.run_record import PAUSED
 from ..errors import EXIT_FAILED, warn
 from ..options import COMMON_DEFAULTS, KEY_HELP, CommonOptions
-from ..output import Yes, confirm, has_unicode_output, print_json, run_to_dict
+from ..output import Yes, confirm, has_unicode_output, print_json, print_text, run_to_dict
 from ..parse import read_ago, read_input, read_limit, read_tags
 from ..run_view import RunPanel, failure_lines, one_line, render_text
 from ..session import build_admin_app, build_store_app
@@ -89,7 +90,7 @@ def show(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     elif sys.stdout.isatty():
         Console().print(RunPanel(view, _FrozenClock(now)), *_details(view), sep="\n", markup=False, highlight=False)
     else:
-        print(render_text(view, now, has_unicode_output()), *_details(view), sep="\n")
+        print_text(render_text(view, now, has_unicode_output()), *_details(view))
     return 0
 
 
@@ -284,7 +285,7 @@ def _details(view: RunView) -> list[str]:
         f"{log['ts']} {log['level']} {log['step']}: {one_line(log['msg'], MAX_LINE_CHARS)}"
         for log in view.logs[-MAX_LOG_LINES:]
     ]
-    return [f"input {one_line(view.input, MAX_LINE_CHARS)}", *logs, *failure_lines(view)]
+    return [f"input {one_line(view.input, MAX_LINE_CHARS)}", *map(escape_line, logs), *failure_lines(view)]
 
 
 def _run_row_to_dict(row: RunSummary) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ...core.errors import NotFound, UnknownRun
 from ...core.ids import check_id
 from ..errors import EXIT_FAILED, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import Reveal, SecretFilter, Yes, confirm, print_json
+from ..output import Reveal, SecretFilter, Yes, confirm, print_json, print_text
 from ..parse import read_delay, read_input, read_limit
 from ..session import build_store_app
 from ..tables import format_cell, print_result, print_rows
@@ -39,7 +39,7 @@ def get(key: str, /, *, run: Run = None, reveal: Reveal = False, common: CommonO
     """
     secrets = SecretFilter(common, reveal)
     value = secrets.redact_value(key, asyncio.run(_get(common, run, key)))
-    print_json(value) if common.json or not isinstance(value, str) else print(format_cell(value))
+    print_json(value) if common.json or not isinstance(value, str) else print_text(format_cell(value))
     return 0
 
 

@@ -9,7 +9,8 @@ import msgspec
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.errors import RunError, UnknownFlow, UnknownJob, UnknownRun
+from ..core.clock import to_iso
+from ..core.errors import RunError, UnknownFlow, UnknownJob, UnknownRun, UnreadableRecord
 from ..core.ids import dead_letter_id
 from ..core.payload import pack
 from ..flows.run_commands import FlowCommands, read_dead_letter
@@ -56,7 +57,7 @@ class DeadLetters:
         """
         last = _letter_id(after) if after is not None else None
         rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=last, limit=check_count(limit))
-        return [(row.id, read_dead_letter(row)) for row in rows]
+        return [(row.id, _read_or_describe(row)) for row in rows]
 
     async def get(self, id: str) -> DeadLetter:
         """Return a dead letter, by its id or by the id of the job that failed.
@@ -82,7 +83,7 @@ class DeadLetters:
         done = RedriveResult()
         try:
             sent = await self._commands.retry_step(failed)
-        except (RunError, UnknownRun) as problem:
+        except (RunError, UnknownRun, UnreadableRecord) as problem:
             done.refused[failed.id] = str(problem)
             return done
         if sent is None:
@@ -115,8 +116,11 @@ class DeadLetters:
             if row is None:
                 done.refused[id] = GONE
                 continue
-            payload = None if change is None else pack(change(read_dead_letter(row).original_data))
-            await self._redrive(row, done, payload)
+            try:
+                payload = None if change is None else pack(change(read_dead_letter(row).original_data))
+                await self._redrive(row, done, payload)
+            except UnreadableRecord as problem:
+                done.refused[id] = str(problem)
         return done
 
     async def discard(self, id: str) -> bool:
@@ -134,7 +138,7 @@ class DeadLetters:
         after: str | None = None
         while rows := await self._store.jobs(self._dlq(queue), JobState.WAITING, after=after, limit=500):
             after = rows[-1].id
-            selected += [row.id for row in rows if where is None or where(read_dead_letter(row))]
+            selected += [row.id for row in rows if where is None or where(_read_or_describe(row))]
         return selected
 
     async def _row(self, id: str) -> JobRow:
@@ -156,7 +160,7 @@ class DeadLetters:
                 sent = await self._commands.redrive(row, letter, data)
             else:
                 sent = await self._resend(row, letter, data)
-        except (RunError, UnknownRun, UnknownFlow) as problem:
+        except (RunError, UnknownRun, UnknownFlow, UnreadableRecord) as problem:
             done.refused[row.id] = str(problem)
             return
         if sent is None:
@@ -239,6 +243,16 @@ class DeadLetters:
         if queue.endswith("-dlq") or any(handler.dlq == queue for handler in handlers):
             return queue
         return next((handler.dlq for handler in handlers if handler.queue_name == queue), f"{queue}-dlq")
+
+
+def _read_or_describe(row: JobRow) -> DeadLetter:
+    """Return the dead letter in a job, or one whose error says why it cannot be read."""
+    try:
+        return read_dead_letter(row)
+    except UnreadableRecord as problem:
+        error = {"message": str(problem), "name": type(problem).__name__, "code": problem.code}
+        job = row.id.removesuffix(".dlq")
+        return DeadLetter(job, row.name, None, row.queue.removesuffix("-dlq"), error, to_iso(row.created), 0)
 
 
 def _letter_id(id: str) -> str:

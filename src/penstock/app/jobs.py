@@ -15,6 +15,7 @@ from ..core.ids import dead_letter_id
 from ..core.outage_retry import OutageRetry, deadline
 from ..core.payload import unpack
 from ..core.retry import RetryOption
+from ..core.stored import read_or_note, read_stored
 from ..handlers.options import KeepOption
 from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
@@ -255,8 +256,9 @@ class Jobs:
         return {state.value: sum(row.state is state for row in rows) for state in ChildState}
 
     async def _child(self, row: ChildRow) -> ChildView:
-        value = unpack(row.value) if row.value is not None else None
-        why = row.reason
+        problems: list[str] = []
+        value = read_or_note(row.value, f"the result of child {row.id!r}", problems)
+        why = row.reason or (problems[0] if problems else None)
         if row.state is ChildState.FAILED and why is None:
             # Not every store keeps the reason with the parent: it is in the child itself, as long as that is kept.
             job = await self._store.job(row.id)
@@ -272,9 +274,9 @@ class Jobs:
                 if row is None:
                     return await outage_retry.call(self._result_from_events, stream, id)
                 if row.state == JobState.COMPLETED:
-                    return unpack(row.result) if row.result is not None else None
+                    return _read_result(id, row.result) if row.result is not None else None
                 if row.state in (JobState.FAILED, JobState.CANCELLED):
-                    error = unpack(row.error) if row.error is not None else {}
+                    error = _read_error(row.error)
                     problem = RunFailed(f"job {id!r} {row.state.value}: {error.get('error', '')}")
                     add_stack(problem, error)
                     raise problem
@@ -283,9 +285,10 @@ class Jobs:
     async def _result_from_events(self, stream: str, id: str) -> Any:
         for event in await self._store.read(stream, limit=MAX_EVENTS_SEARCHED, backward=True):
             if event.subject == id and event.kind == "job.completed":
-                return event.data["result"]
+                return event.data["result"] if isinstance(event.data, dict) and "result" in event.data else None
             if event.subject == id and event.kind in ("job.failed", "job.cancelled"):
-                problem = RunFailed(f"job {id!r} {event.kind.removeprefix('job.')}: {event.data.get('error', '')}")
+                data = event.data if isinstance(event.data, dict) else {}
+                problem = RunFailed(f"job {id!r} {event.kind.removeprefix('job.')}: {data.get('error', '')}")
                 add_stack(problem, event.data)
                 raise problem
         raise _unknown_job(id)
@@ -320,6 +323,17 @@ class Jobs:
         if row is None:
             raise _unknown_job(id)
         return row
+
+
+def _read_result(id: str, data: bytes) -> Any:
+    return read_stored(unpack, data, f"the result of job {id!r}", "run the job again: enqueue it under another key")
+
+
+def _read_error(data: bytes | None) -> dict[str, Any]:
+    """Return the recorded error of a job. Workers of other programs may record any value."""
+    problems: list[str] = []
+    error = read_or_note(data, "its error", problems)
+    return error if isinstance(error, dict) else {"error": problems[0] if problems else str(error or "")}
 
 
 def _unknown_job(id: str) -> UnknownJob:

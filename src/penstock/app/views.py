@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from ..core.clock import to_iso
-from ..core.payload import unpack
+from ..core.errors import UnreadableRecord
+from ..core.stored import read_or_note
 from ..ports.store import ChildState, JobRow, RunRow, ScheduleRow
 from ..ports.unit import JobState
 from ..schedules.spec import decode_spec, decode_target
@@ -35,6 +36,7 @@ class RunSummary(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: str
     kind: str = "flow"
     waits_for: list[str] = []  # of a waiting run: what its steps wait for and until when
+    problem: str | None = None  # why its record cannot be read, if it cannot
 
 
 class JobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -60,6 +62,7 @@ class JobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     parent: str | None = None  # the job that waits for it
     order_key: str | None = None
     waits_for: str | None = None  # the job before it with the same order key, if it is held
+    problem: str | None = None  # what of it cannot be read, if anything
 
 
 class ChildView(msgspec.Struct, frozen=True):
@@ -97,6 +100,7 @@ class ScheduleView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     fired: int = 0
     next_at: str | None = None
     last_at: str | None = None
+    problem: str | None = None  # why it cannot be read, if it cannot
 
 
 class QueueView(msgspec.Struct, frozen=True):
@@ -107,20 +111,21 @@ class QueueView(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-def run_summary(row: RunRow, waits_for: Sequence[str] = ()) -> RunSummary:
+def run_summary(row: RunRow, waits_for: Sequence[str] = (), problem: str | None = None) -> RunSummary:
     """Return the list entry of a run."""
     times = to_iso(row.created), to_iso(row.updated)
-    return RunSummary(row.id, row.flow, row.status, row.closed, *times, row.kind, list(waits_for))
+    return RunSummary(row.id, row.flow, row.status, row.closed, *times, row.kind, list(waits_for), problem)
 
 
 def job_view(row: JobRow) -> JobView:
-    """Return a job with its input, result and error decoded."""
+    """Return a job with its input, result and error decoded, and what of them cannot be read."""
+    problems: list[str] = []
     return JobView(
         id=row.id,
         queue=row.queue,
         name=row.name,
         state=row.state,
-        input=unpack(row.payload),
+        input=read_or_note(row.payload, "its input", problems),
         priority=row.priority,
         attempt=row.attempt,
         failures=row.failures,
@@ -129,19 +134,26 @@ def job_view(row: JobRow) -> JobView:
         due_at=_time(row.due),
         finished_at=_time(row.finished),
         lease_expires_at=_time(row.lease),
-        progress=_value(row.progress),
-        result=_value(row.result),
-        error=_value(row.error),
+        progress=read_or_note(row.progress, "its progress", problems),
+        result=read_or_note(row.result, "its result", problems),
+        error=read_or_note(row.error, "its error", problems),
         run=row.run,
         parent=row.parent,
         order_key=row.order_key,
         waits_for=row.waits_for,
+        problem="; ".join(problems) or None,
     )
 
 
 def schedule_view(row: ScheduleRow) -> ScheduleView:
-    """Return a schedule with its specification and target decoded."""
-    spec, target = decode_spec(row), decode_target(row)
+    """Return a schedule with its specification and target decoded, or why they cannot be read."""
+    try:
+        spec, target = decode_spec(row), decode_target(row)
+    except UnreadableRecord as problem:
+        times = _time(row.next), _time(row.last)
+        return ScheduleView(
+            row.id, paused=row.paused, fired=row.fired, next_at=times[0], last_at=times[1], problem=str(problem)
+        )
     return ScheduleView(
         id=row.id,
         flow=target.flow,
@@ -169,7 +181,3 @@ def schedule_view(row: ScheduleRow) -> ScheduleView:
 
 def _time(ms: int | None) -> str | None:
     return to_iso(ms) if ms else None
-
-
-def _value(data: bytes | None) -> Any:
-    return unpack(data) if data is not None else None

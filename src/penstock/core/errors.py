@@ -7,6 +7,7 @@
     │                            UnknownKind · UnknownSchedule
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt
+    ├── UnreadableRecord
     ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·
     │   │                        StaleAttempt · ContextClosed · AwaitTimeout · CallFailed · VersionMismatch ·
     │   │                        ChildFailed · ChildrenPending · RunnerLost
@@ -158,6 +159,16 @@ class StoreCorrupt(StoreError):
     """The store's file is damaged, or is not a Penstock store."""
 
     code = "store_corrupt"
+
+
+class UnreadableRecord(PenstockError):
+    """One record of the store cannot be decoded: its bytes are damaged, or another program wrote them."""
+
+    code = "unreadable_record"
+
+    def __init__(self, message: str, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason or message  # why, without the name of the record and what to do
 
 
 class HandlerError(PenstockError):

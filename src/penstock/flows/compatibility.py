@@ -34,7 +34,7 @@ class PreflightChecker:
         """Return what is wrong with a step: nothing if the code agrees with everything recorded of it."""
         assert claim.run is not None
         assert claim.record is not None
-        record, options = decode_record(claim.record), decode_options(claim.opts)
+        record, options = decode_record(claim.record, claim.run), decode_options(claim.opts)
         mismatch = self._check_definition(claim, record, options)
         found = [mismatch] if mismatch is not None else await self._replay(claim)
         return [PreflightProblem(claim.run, record.flow, options.step, options.n, *one) for one in found]

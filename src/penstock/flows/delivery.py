@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from itertools import islice
@@ -13,14 +14,22 @@ import msgspec
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..context.context import Context
-from ..core.errors import HandlerError, NotFound, PayloadError, PenstockError, Permanent, RunError
+from ..core.errors import (
+    HandlerError,
+    NotFound,
+    PayloadError,
+    PenstockError,
+    Permanent,
+    RunError,
+    UnreadableRecord,
+)
 from ..core.events import Event, build_event
 from ..core.ids import digest
 from ..core.json_match import contains, index_keys
 from ..core.retry import Backoff, RetryPolicy
 from ..durable.journal import encode
 from ..durable.session import LOOK_BACK
-from ..durable.wait_records import EVENT, WaitBody, WaitResult, decode_body, event_ref, resolve_wait
+from ..durable.wait_records import EVENT, WaitBody, WaitResult, event_ref, read_body, resolve_wait
 from ..handlers.handler import Handler
 from ..jobs.engine import InternalJobWork, JobWork
 from ..jobs.launcher import RunStart, read_run_start
@@ -64,6 +73,7 @@ class EventBatch:
         return [self.events[n] for n in (sorted([*indexed, *self._unindexed]) if self._unindexed else indexed)]
 
 
+log = logging.getLogger("penstock.flows")
 DELIVERY_RETRY = RetryPolicy(attempts=1_000, backoff=Backoff("exponential", 200, 60_000))
 PAGE = 200
 Resolutions = dict[tuple[str, int], list[Unit]]  # by job and attempt: the waits its last commit resolves
@@ -141,7 +151,11 @@ class DeliveryEngine:
         resolving: list[Unit] = []
         others: dict[str, list[Delivery]] = {one.cursor: [] for one in batch.events}
         for row in rows:
-            body = decode_body(row.body)
+            try:
+                body = read_body(row)
+            except UnreadableRecord as problem:
+                resolving += self._register_again(row, problem)
+                continue
             matching = (one for one in batch.candidates(row) if self._matches(body, one.event, one.stream))
             if row.kind == EVENT and not body.shared:
                 resolving += [self._unit(row, body, one.event, one.stream) for one in islice(matching, 1)]
@@ -149,6 +163,11 @@ class DeliveryEngine:
             for one in matching:
                 others[one.cursor].append(partial(self._deliver_to, row, body, one))
         return resolving, list(others.values())
+
+    def _register_again(self, row: WaitRow, problem: UnreadableRecord) -> list[Unit]:
+        """Wake the step of a wait that cannot be read: it registers the wait again. A flow's wait has no step."""
+        log.error("%s", problem)
+        return [Unit(self._unit_id(), wakes=[row.job])] if row.kind == EVENT else []
 
     async def _deliver_to(self, row: WaitRow, body: WaitBody, delivered: DeliveredEvent) -> None:
         event, stream = delivered.event, delivered.stream
@@ -170,13 +189,17 @@ class DeliveryEngine:
         row = await self._store.wait_row(payload["wait"])
         if row is None or row.state != "pending" or row.topic is None:
             return
-        body = decode_body(row.body)
+        try:
+            body = read_body(row)
+        except UnreadableRecord as problem:
+            await self._resolve_all(self._register_again(row, problem))
+            return
         run_stream = self._bodies.flow(row.run)
         after: str | None = None
         while items := await self._store.events_by_kind(row.topic, since=run_stream, after=after, limit=PAGE):
             for item in items:
                 after = item.cursor
-                if self._matches(body, item.event, item.stream):
+                if item.event.kind == row.topic and self._matches(body, item.event, item.stream):
                     receipt = await self._resolve(row, body, item.event, item.stream)
                     if receipt != Refused("duplicate", _once_key(row, item.stream, item.event.id)):
                         return
@@ -187,7 +210,7 @@ class DeliveryEngine:
         """Emit an event to a run after the caller's transaction committed, and decide now what it starts."""
         try:
             await self._emit_to(payload["run"], payload["kind"], payload["data"], payload["key"])
-        except (NotFound, RunError, PayloadError, HandlerError) as problem:
+        except (NotFound, RunError, PayloadError, HandlerError, UnreadableRecord) as problem:
             # The run has ended meanwhile or was never started: a dead letter records it.
             raise Permanent(f"cannot emit {payload['kind']!r} to run {payload['run']!r}: {problem}") from problem
 
@@ -196,7 +219,7 @@ class DeliveryEngine:
         start = read_run_start(payload)
         try:
             await self._start_run(start)
-        except RunError as problem:  # its id belongs to another flow
+        except (RunError, UnreadableRecord) as problem:  # its id belongs to another run
             raise Permanent(f"cannot start run {start.run!r} of flow {start.flow!r}: {problem}") from problem
 
     def _matches(self, body: WaitBody, event: Event, stream: str) -> bool:

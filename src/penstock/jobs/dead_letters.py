@@ -29,9 +29,10 @@ class DeadLetter(msgspec.Struct, rename="camel", omit_defaults=True):
     n: int = 1
     correlation_id: str | None = None
     options: Any = None
+    undecided: bool = False  # the run's record could not be read and counts the step as open
 
 
-def build_dead_letter(work: Work, error: ErrorInfo, now: int, attempts: int) -> NewJob:
+def build_dead_letter(work: Work, error: ErrorInfo, now: int, attempts: int, *, is_undecided: bool = False) -> NewJob:
     """Build the dead letter of a claim whose failure is final. Its id is the same each time, so it is stored once."""
     claim = work.claim
     body = DeadLetter(
@@ -48,6 +49,7 @@ def build_dead_letter(work: Work, error: ErrorInfo, now: int, attempts: int) -> 
         work.n,
         work.correlation_id,
         unpack(claim.opts),
+        is_undecided,
     )
     return NewJob(dead_letter_id(claim.job), work.handler.dlq, claim.name, pack_record(body), opts=claim.opts)
 

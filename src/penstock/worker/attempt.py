@@ -18,6 +18,7 @@ from ..core.errors import (
     StoreUnavailable,
     SuspendSwallowed,
     Suspension,
+    UnreadableRecord,
     WorkerLost,
 )
 from ..core.payload import NULL, pack, unpack
@@ -64,7 +65,8 @@ class Attempt:
         except StoreError:
             raise
         except Exception as problem:  # raised while the result was being built
-            return self.bare_failure(ErrorInfo.from_exception(problem, self.work.bodies))
+            error = ErrorInfo.from_exception(problem, self.work.bodies)
+            return self.bare_failure(error, isinstance(problem, UnreadableRecord))
 
     @property
     def launched(self) -> Sequence[Launch]:

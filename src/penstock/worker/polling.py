@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Sized
 
 from ..core.clock import Clock
-from ..core.errors import StoreError
 from ..core.outage_retry import OutageLog
 from ..ports.store import Listener, Store
 from ..ports.unit import Claim, ClaimBatch, ClaimRequest
@@ -86,7 +85,7 @@ class ClaimPoller:
         try:
             claimed = await self._store.claim(request)
             self._outages.report_answer()
-        except StoreError as problem:
+        except Exception as problem:  # whatever it is, the worker lives
             self._outages.report_failure("cannot claim jobs, retrying", problem)
         finally:
             self.take_claims(request, Counter(), claimed)

@@ -9,11 +9,11 @@ import msgspec
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.errors import RunError, UnknownFlow, UnknownJob, UnknownRun
+from ..core.errors import RunError, UnknownFlow, UnknownJob, UnknownRun, UnreadableJob
 from ..core.ids import dead_letter_id
 from ..core.payload import pack
-from ..flows.run_commands import FlowCommands, read_dead_letter
-from ..jobs.dead_letters import DeadLetter
+from ..flows.run_commands import FlowCommands
+from ..jobs.dead_letters import DeadLetter, read_dead_letter
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow
 from ..ports.unit import Committed, JobState, Unit
@@ -64,7 +64,10 @@ class DeadLetters:
         Args:
             id: Id of the dead letter, or of the job that failed.
         """
-        return read_dead_letter(await self._row(id))
+        letter = read_dead_letter(await self._row(id))
+        if letter.unreadable is not None and not letter.original_job_id:
+            raise UnreadableJob(letter.unreadable)
+        return letter
 
     async def redrive(self, id: str, *, input: Any = None) -> RedriveResult:
         """Put one dead letter back to work.
@@ -115,7 +118,9 @@ class DeadLetters:
             if row is None:
                 done.refused[id] = GONE
                 continue
-            payload = None if change is None else pack(change(read_dead_letter(row).original_data))
+            letter = read_dead_letter(row)
+            is_changed = change is not None and letter.unreadable is None
+            payload = pack(change(letter.original_data)) if change is not None and is_changed else None
             await self._redrive(row, done, payload)
         return done
 
@@ -147,6 +152,9 @@ class DeadLetters:
 
     async def _redrive(self, row: JobRow, done: RedriveResult, payload: bytes | None) -> None:
         letter = read_dead_letter(row)
+        if letter.unreadable is not None and (payload is None or not letter.original_job_id):
+            done.refused[row.id] = f"{letter.unreadable}; redrive it with another input, or discard it"
+            return
         data = payload if payload is not None else pack(letter.original_data)
         sent: str | None
         try:

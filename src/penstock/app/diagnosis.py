@@ -16,7 +16,6 @@ from ..core.clock import from_iso, to_iso
 from ..core.durations import format_ms
 from ..core.errors import PenstockError
 from ..core.events import Event
-from ..core.payload import unpack
 from ..core.tracebacks import describe_error, short_path
 from ..flows.run_record import PAUSED
 from ..handlers.registry import Registry
@@ -25,6 +24,7 @@ from ..ports.unit import FLOW, JobState
 from ..settings import Settings
 from .run_actions import jobs_of
 from .store_urls import mask, sqlite_path
+from .views import read_error
 from .waits import WaitView
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def _explain_delay(app: App, job: JobRow) -> str:
     due = f"at {to_iso(job.due)}, in {format_ms(left)}" if left > 0 else f"now (since {to_iso(job.due)})"
     if not job.failures:
         return f"is due {due}"
-    error = unpack(job.error).get("error", "") if job.error is not None else ""
+    error = read_error(job.error).get("error", "") if job.error is not None else ""
     return f"failed {job.failures} times ({error}); its retry is due {due}"
 
 

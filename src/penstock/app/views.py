@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from ..core.clock import to_iso
-from ..core.payload import unpack
+from ..core.errors import UnreadableJob
+from ..core.payload import show_stored, unpack_stored
 from ..ports.store import ChildState, JobRow, RunRow, ScheduleRow
 from ..ports.unit import JobState
 from ..schedules.spec import decode_spec, decode_target
@@ -60,6 +61,7 @@ class JobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     parent: str | None = None  # the job that waits for it
     order_key: str | None = None
     waits_for: str | None = None  # the job before it with the same order key, if it is held
+    unreadable: str | None = None  # why `input` is missing: it is not JSON
 
 
 class ChildView(msgspec.Struct, frozen=True):
@@ -114,13 +116,18 @@ def run_summary(row: RunRow, waits_for: Sequence[str] = ()) -> RunSummary:
 
 
 def job_view(row: JobRow) -> JobView:
-    """Return a job with its input, result and error decoded."""
+    """Return a job with its input, result and error decoded. Another program may have written any of them."""
+    input, unreadable = None, None
+    try:
+        input = unpack_stored(row.payload, "the input")
+    except UnreadableJob as problem:
+        unreadable = str(problem)
     return JobView(
         id=row.id,
         queue=row.queue,
         name=row.name,
         state=row.state,
-        input=unpack(row.payload),
+        input=input,
         priority=row.priority,
         attempt=row.attempt,
         failures=row.failures,
@@ -131,12 +138,19 @@ def job_view(row: JobRow) -> JobView:
         lease_expires_at=_time(row.lease),
         progress=_value(row.progress),
         result=_value(row.result),
-        error=_value(row.error),
+        error=read_error(row.error) if row.error is not None else None,
         run=row.run,
         parent=row.parent,
         order_key=row.order_key,
         waits_for=row.waits_for,
+        unreadable=unreadable,
     )
+
+
+def read_error(data: bytes) -> dict[str, Any]:
+    """Return the error of a job. Other programs write a text."""
+    found = show_stored(data)
+    return found if isinstance(found, dict) else {"error": found if isinstance(found, str) else str(found)}
 
 
 def schedule_view(row: ScheduleRow) -> ScheduleView:
@@ -172,4 +186,4 @@ def _time(ms: int | None) -> str | None:
 
 
 def _value(data: bytes | None) -> Any:
-    return unpack(data) if data is not None else None
+    return show_stored(data) if data is not None else None

@@ -9,9 +9,9 @@ import msgspec
 
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
-from ..core.errors import PenstockError, RunError, UnknownRun
+from ..core.errors import RunError, UnknownRun
 from ..core.ids import check_id, step_job_id
-from ..core.payload import pack, unpack
+from ..core.payload import pack
 from ..durable.wait_records import TRIGGER, build_trigger_event, decode_body
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import encode as encode_table
@@ -33,7 +33,7 @@ from . import run_record as records
 from .decide import Decider, Decision, Emission
 from .engine import FlowEngine, table_key
 from .run_record import COMPENSATED, FAILED, RUNNING, RunRecord
-from .units import StepOptions, decode_options
+from .units import StepOptions, read_options
 
 
 class FlowCommands:
@@ -227,7 +227,7 @@ class FlowCommands:
         """Retry a step that finally failed and has no dead letter, or no longer has one."""
         assert failed.run is not None
         return await self._requeue_step(
-            failed.run, failed.id, failed.id, failed.queue, decode_options(failed.opts), failed.payload
+            failed.run, failed.id, failed.id, failed.queue, read_options(failed), failed.payload
         )
 
     async def _requeue_step(
@@ -290,11 +290,3 @@ def require_open(run: str, data: bytes | None, what: str) -> RunRecord:
     if record.closed:
         raise RunClosed(f"run {run!r} is {record.status} and cannot {what}")
     return record
-
-
-def read_dead_letter(row: JobRow) -> DeadLetter:
-    """Decode the dead letter in a job of a dead-letter queue."""
-    try:
-        return msgspec.convert(unpack(row.payload), DeadLetter)
-    except msgspec.ValidationError as problem:
-        raise PenstockError(f"job {row.id!r} of queue {row.queue!r} is not a dead letter: {problem}") from None

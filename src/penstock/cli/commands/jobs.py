@@ -181,4 +181,6 @@ def job_to_dict(row: JobView, secrets: SecretFilter) -> dict[str, Any]:
         "result": row.result,
         "error": error.get("error"),
     }
+    if row.unreadable is not None:
+        found["unreadable"] = row.unreadable
     return secrets.redact_fields(found, "input", "progress", "result", "error")

@@ -164,15 +164,25 @@ class RedisStore:
             work = claiming.claims(reply)
             # The caller has just claimed every due job of the drained queues: do not wake it for them.
             changed = (changed - claiming.drained(reply)) | claiming.topics(reply)
-            for job in claiming.scheduled_jobs(reply):
-                await self._schedule_next(job, now)
+            self._queue_problems.report(request, claiming.problems(reply), self.address)
+            self._unscheduled += claiming.scheduled_jobs(reply)
+            if self._unscheduled:
+                await self._schedule_next(now)
         self.signals.fire(changed)
         return CommitReply([receipt for reply in replies for receipt in committing.receipts(reply)], work, now)
 
-    async def _schedule_next(self, job: ScheduledJob, now_ms: int) -> None:
-        following = next_job(job, now_ms)
-        if following is not None:
-            await self._admin("advance", job.queue, job.job, job.scheduler, *following)
+    async def _schedule_next(self, now_ms: int) -> None:
+        """Create the next jobs of job schedulers. Raises nothing: the commit before it is applied."""
+        waiting, self._unscheduled = self._unscheduled, []
+        for job in waiting:
+            following = next_job(job, now_ms)
+            try:
+                if following is not None:
+                    await self._admin("advance", job.queue, job.job, job.scheduler, *following)
+            except StoreUnavailable:
+                self._unscheduled.append(job)  # for the next claim
+            except StoreError as problem:
+                log.warning("stopping job scheduler %r of queue %r: %s", job.scheduler[:100], job.queue, problem)
 
     async def claim(self, request: ClaimRequest) -> ClaimBatch:
         return (await self.commit((), request)).claimed

@@ -192,7 +192,8 @@ class JobWork:
     public_url = ""
     launcher: Launcher | None = None
 
-    def __init__(self, runtime: Runtime, claim: Claim, handler: Handler, options: JobOptions) -> None:
+    def __init__(self, runtime: Runtime, claim: Claim, handler: Handler, options: JobOptions | None = None) -> None:
+        options = options if options is not None else _decode_options(claim.opts)
         self.claim = claim
         self.handler = handler if options.retry is None else replace(handler, retry=options.retry)
         self._keep_completed = options.keep_completed or handler.keep_completed

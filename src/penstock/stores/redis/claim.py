@@ -8,6 +8,7 @@ from ...core.ids import new_token
 from ...ports.unit import FLOW, Claim, ClaimBatch, ClaimFilter, ClaimRequest, QueueDemand
 from .job_options import escape_id, unescape_id
 from .job_schedulers import ScheduledJob
+from .queue_problems import ProblemKind, QueueProblem
 from .resp import HEAD, Part
 
 FIXED_VALUES = 16  # values that every claim has
@@ -64,10 +65,10 @@ def scheduled_jobs(reply: Any) -> list[ScheduledJob]:
     return [ScheduledJob(row[1].decode(), row[0], row[13], row[14] or b"") for row in rows]
 
 
-def problems(reply: Any) -> list[tuple[str, str]]:
-    """Return the queues that could not be claimed from, with the reason."""
+def problems(reply: Any) -> list[QueueProblem]:
+    """Return what the script could not read of its queues."""
     parts = reply[6].decode(errors="replace").split("\0") if reply[6] else []
-    return list(zip(parts[::2], parts[1::2], strict=True))
+    return [QueueProblem(parts[n], ProblemKind(parts[n + 1]), parts[n + 2]) for n in range(0, len(parts), 3)]
 
 
 def topics(reply: Any) -> set[str]:

@@ -60,6 +60,15 @@ def child(reply: list[Any]) -> ChildRow:
     return row
 
 
+def set_aside(reply: list[Any], prefix: str) -> str:
+    """Return what to do about a job that was set aside."""
+    name, id, kind = (_text(value) or "" for value in reply)
+    return (
+        f"job {unescape_id(reply[1])!r} of queue {name!r} was set aside, because its key {prefix}:{name}:{id} must be "
+        f"a hash, got {kind}; delete the key and `penstock jobs remove` the job"
+    )
+
+
 def queue(reply: list[Any]) -> QueueRow:
     name, paused, *counts = reply
     return QueueRow(name.decode(), bool(paused), dict(zip(COUNTED_STATES, counts, strict=True)))

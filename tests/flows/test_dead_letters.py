@@ -315,5 +315,5 @@ async def test_discard_and_missing_dead_letters(app: Any) -> None:
         with pytest.raises(UnknownJob):
             await a.dead_letters.redrive("nothing")
         impostor = await a.enqueue("pay", {"not": "a letter"}, key="impostor.dlq", delay="1h")
-        with pytest.raises(PenstockError, match=r"impostor.*cannot be read.*penstock dlq discard impostor"):
+        with pytest.raises(PenstockError, match="not a dead letter"):
             await a.dead_letters.get(impostor)

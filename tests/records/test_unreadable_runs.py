@@ -71,10 +71,10 @@ async def test_lists_mark_it_and_go_on(app: Callable[..., AppHarness], damage: D
         runs = [await one.start("order", n) for n in range(3)]
         damage.run(runs[1], b"junk")
         found = {row.id: row for row in await one.runs.list()}
-        assert [found[run].problem is None for run in runs] == [True, False, True]
-        assert f"the record of run {runs[1]!r}" in (found[runs[1]].problem or "")
+        assert [found[run].unreadable is None for run in runs] == [True, False, True]
+        assert f"the record of run {runs[1]!r}" in (found[runs[1]].unreadable or "")
         view = await one.runs.get(runs[1])
-        assert (view.id, view.name, view.problem) == (runs[1], "order", found[runs[1]].problem)
+        assert (view.id, view.name, view.unreadable) == (runs[1], "order", found[runs[1]].unreadable)
         assert any("cannot be read" in reason for reason in await one.runs.why(runs[1]))
         checks = {check.name: check for check in await one.diagnose()}
         assert not checks["records"].ok
@@ -111,7 +111,7 @@ async def test_it_can_be_cancelled_and_swept(app: Callable[..., AppHarness], dam
         assert await one.runs.cancel(run, "its record is damaged") is True
         assert await one.runs.cancel(run) is False
         row = (await one.runs.list(status="cancelled"))[0]
-        assert (row.id, row.closed, row.problem) == (run, True, None)
+        assert (row.id, row.closed, row.unreadable) == (run, True, None)
         assert (await one.store.job(f"{run}.order.1")).state.value == "cancelled"  # type: ignore[union-attr]
         async with one.workers.background():
             assert await one.wait_for_end(other) == "completed"
@@ -141,7 +141,7 @@ async def test_one_that_waits_can_be_cancelled_with_its_waits(app: Callable[...,
             (wait,) = await one.waits.list(run=run)
             damage.wait(wait.id, b"junk")
             (wait,) = await one.waits.list(run=run)
-            assert "cannot be read" in (wait.problem or "")
+            assert "cannot be read" in (wait.unreadable or "")
         assert await one.runs.cancel(run) is True
         assert await one.waits.list(run=run) == []
 

@@ -9,12 +9,11 @@ import msgspec
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.clock import to_iso
-from ..core.errors import RunError, UnknownFlow, UnknownJob, UnknownRun, UnreadableRecord
+from ..core.errors import RunError, UnknownFlow, UnknownJob, UnknownRun, UnreadableJob, UnreadableRecord
 from ..core.ids import dead_letter_id
 from ..core.payload import pack
-from ..flows.run_commands import FlowCommands, read_dead_letter
-from ..jobs.dead_letters import DeadLetter
+from ..flows.run_commands import FlowCommands
+from ..jobs.dead_letters import DeadLetter, read_dead_letter
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow
 from ..ports.unit import Committed, JobState, Unit
@@ -57,7 +56,7 @@ class DeadLetters:
         """
         last = _letter_id(after) if after is not None else None
         rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=last, limit=check_count(limit))
-        return [(row.id, _read_or_describe(row)) for row in rows]
+        return [(row.id, read_dead_letter(row)) for row in rows]
 
     async def get(self, id: str) -> DeadLetter:
         """Return a dead letter, by its id or by the id of the job that failed.
@@ -65,7 +64,10 @@ class DeadLetters:
         Args:
             id: Id of the dead letter, or of the job that failed.
         """
-        return read_dead_letter(await self._row(id))
+        letter = read_dead_letter(await self._row(id))
+        if letter.unreadable is not None and not letter.original_job_id:
+            raise UnreadableJob(letter.unreadable)
+        return letter
 
     async def redrive(self, id: str, *, input: Any = None) -> RedriveResult:
         """Put one dead letter back to work.
@@ -116,11 +118,10 @@ class DeadLetters:
             if row is None:
                 done.refused[id] = GONE
                 continue
-            try:
-                payload = None if change is None else pack(change(read_dead_letter(row).original_data))
-                await self._redrive(row, done, payload)
-            except UnreadableRecord as problem:
-                done.refused[id] = str(problem)
+            letter = read_dead_letter(row)
+            is_changed = change is not None and letter.unreadable is None
+            payload = pack(change(letter.original_data)) if change is not None and is_changed else None
+            await self._redrive(row, done, payload)
         return done
 
     async def discard(self, id: str) -> bool:
@@ -138,7 +139,7 @@ class DeadLetters:
         after: str | None = None
         while rows := await self._store.jobs(self._dlq(queue), JobState.WAITING, after=after, limit=500):
             after = rows[-1].id
-            selected += [row.id for row in rows if where is None or where(_read_or_describe(row))]
+            selected += [row.id for row in rows if where is None or where(read_dead_letter(row))]
         return selected
 
     async def _row(self, id: str) -> JobRow:
@@ -151,6 +152,9 @@ class DeadLetters:
 
     async def _redrive(self, row: JobRow, done: RedriveResult, payload: bytes | None) -> None:
         letter = read_dead_letter(row)
+        if letter.unreadable is not None and (payload is None or not letter.original_job_id):
+            done.refused[row.id] = f"{letter.unreadable}; redrive it with another input, or discard it"
+            return
         data = payload if payload is not None else pack(letter.original_data)
         sent: str | None
         try:
@@ -243,16 +247,6 @@ class DeadLetters:
         if queue.endswith("-dlq") or any(handler.dlq == queue for handler in handlers):
             return queue
         return next((handler.dlq for handler in handlers if handler.queue_name == queue), f"{queue}-dlq")
-
-
-def _read_or_describe(row: JobRow) -> DeadLetter:
-    """Return the dead letter in a job, or one whose error says why it cannot be read."""
-    try:
-        return read_dead_letter(row)
-    except UnreadableRecord as problem:
-        error = {"message": str(problem), "name": type(problem).__name__, "code": problem.code}
-        job = row.id.removesuffix(".dlq")
-        return DeadLetter(job, row.name, None, row.queue.removesuffix("-dlq"), error, to_iso(row.created), 0)
 
 
 def _letter_id(id: str) -> str:

@@ -16,7 +16,6 @@ from ..core.clock import from_iso, to_iso
 from ..core.durations import format_ms
 from ..core.errors import PenstockError
 from ..core.events import Event
-from ..core.stored import read_or_note
 from ..core.tracebacks import describe_error, short_path
 from ..flows.run_record import PAUSED
 from ..handlers.registry import Registry
@@ -25,6 +24,7 @@ from ..ports.unit import FLOW, JobState
 from ..settings import Settings
 from .run_actions import jobs_of
 from .store_urls import mask, sqlite_path
+from .views import read_error
 from .waits import WaitView
 
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ async def _check_records(app: App) -> Check:
         if (row := await app.store.run(id)) is not None:
             runs[id] = row
     problems = [app.runs._find_problem(row) for row in runs.values()]
-    problems += [wait.problem for wait in await app.waits.list(limit=MAX_RECORDS_CHECKED)]
-    problems += [schedule.problem for schedule in await app.schedules.list()]
+    problems += [wait.unreadable for wait in await app.waits.list(limit=MAX_RECORDS_CHECKED)]
+    problems += [schedule.unreadable for schedule in await app.schedules.list()]
     found = [problem for problem in problems if problem is not None]
     if not found:
         return Check("records", True, "no unreadable records")
@@ -258,8 +258,8 @@ def _last_change(row: RunRow, events: Sequence[Event]) -> tuple[str, dict[str, A
 
 def _explain_wait(app: App, wait: WaitView) -> str:
     """Say what a step waits for, since when, until when, and how to resolve the wait."""
-    if wait.problem is not None:
-        return wait.problem
+    if wait.unreadable is not None:
+        return wait.unreadable
     step = f"step {wait.step!r}" if wait.n == 1 else f"step {wait.step!r} (instance {wait.n})"
     if wait.kind == "time":
         left = max(from_iso(wait.until) - app.clock.now_ms(), 0) if wait.until is not None else 0
@@ -308,8 +308,7 @@ def _explain_delay(app: App, job: JobRow) -> str:
     due = f"at {to_iso(job.due)}, in {format_ms(left)}" if left > 0 else f"now (since {to_iso(job.due)})"
     if not job.failures:
         return f"is due {due}"
-    found = read_or_note(job.error, "its error", [])
-    error = found.get("error", "") if isinstance(found, dict) else ""
+    error = read_error(job.error).get("error", "") if job.error is not None else ""
     return f"failed {job.failures} times ({error}); its retry is due {due}"
 
 

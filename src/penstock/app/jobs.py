@@ -13,16 +13,15 @@ from ..core.durations import Duration
 from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
 from ..core.ids import dead_letter_id
 from ..core.outage_retry import OutageRetry, deadline
-from ..core.payload import unpack
+from ..core.payload import show_stored
 from ..core.retry import RetryOption
-from ..core.stored import read_or_note, read_stored
 from ..handlers.options import KeepOption
 from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState
 from ..stores.child_results import error_text
 from .arguments import build_dedupe, check_choice, check_count
-from .views import ChildView, JobView, add_stack, job_view
+from .views import ChildView, JobView, add_stack, job_view, read_error
 
 if TYPE_CHECKING:
     from .app import App
@@ -256,9 +255,8 @@ class Jobs:
         return {state.value: sum(row.state is state for row in rows) for state in ChildState}
 
     async def _child(self, row: ChildRow) -> ChildView:
-        problems: list[str] = []
-        value = read_or_note(row.value, f"the result of child {row.id!r}", problems)
-        why = row.reason or (problems[0] if problems else None)
+        value = show_stored(row.value) if row.value is not None else None
+        why = row.reason
         if row.state is ChildState.FAILED and why is None:
             # Not every store keeps the reason with the parent: it is in the child itself, as long as that is kept.
             job = await self._store.job(row.id)
@@ -274,9 +272,9 @@ class Jobs:
                 if row is None:
                     return await outage_retry.call(self._result_from_events, stream, id)
                 if row.state == JobState.COMPLETED:
-                    return _read_result(id, row.result) if row.result is not None else None
+                    return show_stored(row.result) if row.result is not None else None
                 if row.state in (JobState.FAILED, JobState.CANCELLED):
-                    error = _read_error(row.error)
+                    error = read_error(row.error) if row.error is not None else {}
                     problem = RunFailed(f"job {id!r} {row.state.value}: {error.get('error', '')}")
                     add_stack(problem, error)
                     raise problem
@@ -323,17 +321,6 @@ class Jobs:
         if row is None:
             raise _unknown_job(id)
         return row
-
-
-def _read_result(id: str, data: bytes) -> Any:
-    return read_stored(unpack, data, f"the result of job {id!r}", "run the job again: enqueue it under another key")
-
-
-def _read_error(data: bytes | None) -> dict[str, Any]:
-    """Return the recorded error of a job. Workers of other programs may record any value."""
-    problems: list[str] = []
-    error = read_or_note(data, "its error", problems)
-    return error if isinstance(error, dict) else {"error": problems[0] if problems else str(error or "")}
 
 
 def _unknown_job(id: str) -> UnknownJob:

@@ -360,7 +360,7 @@ class Runs:
         if last_event is None and view.status == WAITING and row.status != WAITING:
             view.status = row.status  # a step is queued of which no event tells yet
         if last_event is None and isinstance(view, RunView):
-            view.id, view.name, view.problem = view.id or row.id, view.name or row.flow, self._find_problem(row)
+            view.id, view.name, view.unreadable = view.id or row.id, view.name or row.flow, self._find_problem(row)
         return view  # type: ignore[no-any-return]
 
     def _find_problem(self, row: RunRow) -> str | None:

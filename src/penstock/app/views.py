@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from ..core.clock import to_iso
-from ..core.errors import UnreadableRecord
-from ..core.stored import read_or_note
+from ..core.errors import UnreadableJob, UnreadableRecord
+from ..core.payload import show_stored, unpack_stored
 from ..ports.store import ChildState, JobRow, RunRow, ScheduleRow
 from ..ports.unit import JobState
 from ..schedules.spec import decode_spec, decode_target
@@ -36,7 +36,7 @@ class RunSummary(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: str
     kind: str = "flow"
     waits_for: list[str] = []  # of a waiting run: what its steps wait for and until when
-    problem: str | None = None  # why its record cannot be read, if it cannot
+    unreadable: str | None = None  # why its record cannot be read
 
 
 class JobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -62,7 +62,7 @@ class JobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     parent: str | None = None  # the job that waits for it
     order_key: str | None = None
     waits_for: str | None = None  # the job before it with the same order key, if it is held
-    problem: str | None = None  # what of it cannot be read, if anything
+    unreadable: str | None = None  # why `input` is missing: it is not JSON
 
 
 class ChildView(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ class ScheduleView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     fired: int = 0
     next_at: str | None = None
     last_at: str | None = None
-    problem: str | None = None  # why it cannot be read, if it cannot
+    unreadable: str | None = None  # why its times or its target are missing
 
 
 class QueueView(msgspec.Struct, frozen=True):
@@ -111,21 +111,25 @@ class QueueView(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-def run_summary(row: RunRow, waits_for: Sequence[str] = (), problem: str | None = None) -> RunSummary:
+def run_summary(row: RunRow, waits_for: Sequence[str] = (), unreadable: str | None = None) -> RunSummary:
     """Return the list entry of a run."""
     times = to_iso(row.created), to_iso(row.updated)
-    return RunSummary(row.id, row.flow, row.status, row.closed, *times, row.kind, list(waits_for), problem)
+    return RunSummary(row.id, row.flow, row.status, row.closed, *times, row.kind, list(waits_for), unreadable)
 
 
 def job_view(row: JobRow) -> JobView:
-    """Return a job with its input, result and error decoded, and what of them cannot be read."""
-    problems: list[str] = []
+    """Return a job with its input, result and error decoded. Another program may have written any of them."""
+    input, unreadable = None, None
+    try:
+        input = unpack_stored(row.payload, "the input")
+    except UnreadableJob as problem:
+        unreadable = str(problem)
     return JobView(
         id=row.id,
         queue=row.queue,
         name=row.name,
         state=row.state,
-        input=read_or_note(row.payload, "its input", problems),
+        input=input,
         priority=row.priority,
         attempt=row.attempt,
         failures=row.failures,
@@ -134,15 +138,21 @@ def job_view(row: JobRow) -> JobView:
         due_at=_time(row.due),
         finished_at=_time(row.finished),
         lease_expires_at=_time(row.lease),
-        progress=read_or_note(row.progress, "its progress", problems),
-        result=read_or_note(row.result, "its result", problems),
-        error=read_or_note(row.error, "its error", problems),
+        progress=_value(row.progress),
+        result=_value(row.result),
+        error=read_error(row.error) if row.error is not None else None,
         run=row.run,
         parent=row.parent,
         order_key=row.order_key,
         waits_for=row.waits_for,
-        problem="; ".join(problems) or None,
+        unreadable=unreadable,
     )
+
+
+def read_error(data: bytes) -> dict[str, Any]:
+    """Return the error of a job. Other programs write a text."""
+    found = show_stored(data)
+    return found if isinstance(found, dict) else {"error": found if isinstance(found, str) else str(found)}
 
 
 def schedule_view(row: ScheduleRow) -> ScheduleView:
@@ -152,7 +162,7 @@ def schedule_view(row: ScheduleRow) -> ScheduleView:
     except UnreadableRecord as problem:
         times = _time(row.next), _time(row.last)
         return ScheduleView(
-            row.id, paused=row.paused, fired=row.fired, next_at=times[0], last_at=times[1], problem=str(problem)
+            row.id, paused=row.paused, fired=row.fired, next_at=times[0], last_at=times[1], unreadable=str(problem)
         )
     return ScheduleView(
         id=row.id,
@@ -181,3 +191,7 @@ def schedule_view(row: ScheduleRow) -> ScheduleView:
 
 def _time(ms: int | None) -> str | None:
     return to_iso(ms) if ms else None
+
+
+def _value(data: bytes | None) -> Any:
+    return show_stored(data) if data is not None else None

@@ -33,7 +33,7 @@ class WaitView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     match: Any = None
     trigger: str | None = None  # webhook, user or api
     signed: bool = False
-    problem: str | None = None  # why it cannot be read, if it cannot
+    unreadable: str | None = None  # why its step and its times are missing
 
 
 class Waits:
@@ -84,8 +84,8 @@ class Waits:
 
 def describe_wait(wait: WaitView, bodies: EventBodies) -> str:
     """Return what a wait is for and until when, without secrets: `waiting for event order.paid until 2026-…`."""
-    if wait.problem is not None:
-        return wait.problem
+    if wait.unreadable is not None:
+        return wait.unreadable
     if wait.kind == TIME:
         return f"sleeping until {wait.until}"
     if wait.kind == EVENT:
@@ -102,7 +102,7 @@ def wait_view(row: WaitRow) -> WaitView:
     try:
         body = read_body(row)
     except UnreadableRecord as problem:
-        return WaitView(row.id, row.run, None, row.kind, "", "", until, event=row.topic, problem=str(problem))
+        return WaitView(row.id, row.run, None, row.kind, "", "", until, event=row.topic, unreadable=str(problem))
     return WaitView(
         id=row.id,
         run=row.run,

@@ -5,7 +5,8 @@
     ├── BadArgument              BadDuration
     ├── NotFound                 UnknownFlow · UnknownStep · UnknownQueue · UnknownRun · UnknownJob ·
     │                            UnknownKind · UnknownSchedule
-    ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation
+    ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
+    │                            UnreadableJob
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt
     ├── UnreadableRecord
     ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·
@@ -123,6 +124,12 @@ class PayloadTooLarge(PayloadError):
 
 class PayloadTooDeep(PayloadError):
     code = "payload_too_deep"
+
+
+class UnreadableJob(PayloadError):
+    """A stored job cannot be decoded. It fails without being run, and is not retried."""
+
+    code = "unreadable_job"
 
 
 class SchemaViolation(PayloadError):

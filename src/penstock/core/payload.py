@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from .errors import NotJSON, PayloadTooDeep, PayloadTooLarge
+from .errors import NotJSON, PayloadTooDeep, PayloadTooLarge, UnreadableJob
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_DEPTH = 64
@@ -25,6 +25,8 @@ MAX_INTEGER = 2**53 - 1
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 NULL = b"null"
+# What decoding stored values may raise: any program can write to a queue.
+DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 
 
 def pack(value: Any, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> bytes:
@@ -42,6 +44,29 @@ def pack(value: Any, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> b
 def unpack(data: bytes) -> Any:
     """Decode bytes that `pack` encoded."""
     return _decoder.decode(data)
+
+
+def unpack_stored(data: bytes, what: str) -> Any:
+    """Decode stored bytes that any program may have written. Raise UnreadableJob if they are not JSON.
+
+    The error does not quote them: they may hold secrets."""
+    try:
+        return _decoder.decode(data)
+    except DECODE_ERRORS as problem:
+        raise UnreadableJob(f"{what} must be valid JSON, got {describe_stored(data)}: {problem}") from None
+
+
+def show_stored(data: bytes) -> Any:
+    """Return stored bytes decoded, or as text if they are not JSON."""
+    try:
+        return _decoder.decode(data)
+    except DECODE_ERRORS:
+        return data.decode(errors="replace") if isinstance(data, bytes) else str(data)
+
+
+def describe_stored(data: Any) -> str:
+    """Return the type and the size of a stored value."""
+    return f"{len(data):,} bytes" if isinstance(data, bytes) else f"a value of type {type(data).__name__}"
 
 
 def parse_json(text: str | bytes, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> Any:

@@ -16,7 +16,7 @@ from ..core.errors import UndeclaredEvent, UnknownStep, UnreadableRecord
 from ..core.events import Event, EventBody
 from ..core.ids import step_job_id
 from ..core.near_match import is_probably
-from ..core.payload import unpack
+from ..core.payload import DECODE_ERRORS, unpack
 from ..core.stored import read_stored
 from ..handlers.handler import Handler
 from ..handlers.registry import Flow
@@ -53,12 +53,13 @@ from ..worker.outcomes import (
     WaitSuspension,
     pack_record,
 )
+from ..worker.unreadable import mark_options
 from . import run_record as records
 from .conditions import CodeConditions
 from .decide import Decider, Decision, Emission, EndedStep
 from .reducer import RunView, display_status, reduce_flow
 from .run_record import RunRecord
-from .units import UnitBuilder, decode_options
+from .units import UnitBuilder, decode_options, guess_options, read_options
 from .version_policy import OTHER_VERSION, VersionPolicy
 
 if TYPE_CHECKING:
@@ -97,7 +98,10 @@ class FlowEngine:
             from .unreadable_run import UnreadableRunWork  # it builds on this module
 
             return UnreadableRunWork(self, claim, problem)
-        options = decode_options(claim.opts)
+        try:
+            options = decode_options(claim.opts)
+        except DECODE_ERRORS as problem:
+            claim, options = mark_options(claim, problem), guess_options(claim)
         definition = flow.steps.get(options.step) if flow is not None else None
         handler = None
         if flow is not None and flow.definition.version != record.version:
@@ -178,7 +182,7 @@ class FlowEngine:
 
     def instance(self, job: JobRow) -> tuple[str, int]:
         """Return the step of a job and which instance of it the job is."""
-        options = decode_options(job.opts)
+        options = read_options(job)
         return options.step, options.n
 
     def read_record(self, record: bytes) -> RecordSummary:

@@ -58,7 +58,7 @@ class RunView(msgspec.Struct, rename="camel", omit_defaults=True):
     emitted: list[dict[str, Any]] = []
     logs: list[dict[str, Any]] = []
     last_event: str | None = None
-    problem: str | None = None  # why the run's record cannot be read, if it cannot
+    unreadable: str | None = None  # why the run's record cannot be read
 
 
 class TriggerView(msgspec.Struct, rename="camel", omit_defaults=True):

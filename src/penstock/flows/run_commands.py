@@ -11,8 +11,7 @@ from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..core.errors import RunError, UnknownRun, UnreadableRecord
 from ..core.ids import check_id, step_job_id
-from ..core.payload import pack, unpack
-from ..core.stored import read_or_note, read_stored
+from ..core.payload import pack, show_stored
 from ..durable.wait_records import TRIGGER, WaitBody, build_trigger_event, read_body
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import TriggerTable
@@ -35,7 +34,7 @@ from . import run_record as records
 from .decide import Decider, Decision, Emission
 from .engine import FlowEngine, table_key
 from .run_record import COMPENSATED, FAILED, RUNNING, RunRecord
-from .units import StepOptions, decode_options
+from .units import StepOptions, read_options
 
 
 class FlowCommands:
@@ -253,9 +252,8 @@ class FlowCommands:
         """Retry a step that finally failed and has no dead letter, or no longer has one."""
         assert failed.run is not None
         return await self._requeue_step(
-            failed.run, failed.id, failed.id, failed.queue, decode_options(failed.opts), failed.payload,
-            _is_undecided(failed),
-        )  # fmt: skip
+            failed.run, failed.id, failed.id, failed.queue, read_options(failed), failed.payload, _is_undecided(failed)
+        )
 
     async def _requeue_step(
         self, run: str, taken: str, job: str, queue: str, before: StepOptions, payload: bytes, is_undecided: bool
@@ -323,12 +321,5 @@ def require_open(run: str, data: bytes | None, what: str) -> RunRecord:
 
 def _is_undecided(failed: JobRow) -> bool:
     """Return whether a step failed without its run: the store could not hand it out."""
-    error = read_or_note(failed.error, "its error", [])
+    error = show_stored(failed.error) if failed.error is not None else None
     return isinstance(error, dict) and error.get("undecided") is True
-
-
-def read_dead_letter(row: JobRow) -> DeadLetter:
-    """Decode the dead letter in a job of a dead-letter queue."""
-    what = f"the dead letter {row.id!r} of queue {row.queue!r}"
-    hint = f"discard it with `penstock dlq discard {row.id}`"
-    return read_stored(lambda data: msgspec.convert(unpack(data), DeadLetter), row.payload, what, hint)

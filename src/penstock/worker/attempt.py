@@ -42,6 +42,7 @@ from .outcomes import (
     plan_retry,
 )
 from .quarantine import is_given_up
+from .unreadable import read_input
 
 
 class Attempt:
@@ -100,7 +101,7 @@ class Attempt:
                 raise WorkerLost(
                     f"{claim.crashes} workers died or stalled while running {claim.job}; it is not retried"
                 )
-            result = await self._call(work.handler.check_input(unpack(claim.payload)))
+            result = await self._call(work.handler.check_input(read_input(claim)))
             return await self._success(result)
         except Suspension:
             if (problem := channel.session.journal.problem) is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.errors import StoreError, StoreUnavailable
+from ..core.errors import StoreError, StoreUnavailable, UnknownKind
 from ..core.outage_retry import OutageRetry
 from ..ports.runner import Runner
 from ..ports.unit import Claim, Committed, Unit
@@ -24,6 +24,7 @@ from .outcomes import Engine, JobReturn
 from .polling import ClaimPoller
 from .quarantine import Quarantine, alone_memo
 from .recording import record_result, report_end, report_start
+from .unreadable import build_bare_end, is_unreadable
 from .work_scope import WorkScope
 
 log = logging.getLogger("penstock.worker")
@@ -55,6 +56,7 @@ class Worker:
         self.name = name
         self.scope = scope
         store = runtime.store
+        self._runtime = runtime
         self._store = store
         self._committer = runtime.committer
         outages = runtime.committer.outages
@@ -216,9 +218,8 @@ class Worker:
                 report_end(self._instrumentation, attempt.work, self.name, recorded)
         except asyncio.CancelledError:
             raise
-        except Exception:
-            # Nothing is recorded: the lease expires, and the job is claimed again.
-            log.exception("attempt %d of %s could not be recorded", claim.attempt, claim.job)
+        except Exception as problem:
+            has_freed_slot = await self._end_bare(claim, problem)
         finally:
             if attempt is not None:
                 attempt.dispose()
@@ -232,6 +233,24 @@ class Worker:
             elif self._quarantine.concerns(claim):
                 self._poller.poll_soon()
             self._quarantine.leave(claim)
+
+    async def _end_bare(self, claim: Claim, problem: Exception) -> bool:
+        """End a job whose claim cannot be opened or whose end cannot be recorded. Return whether that is recorded.
+
+        If the reason may pass, nothing is recorded until the job has crashed too often: the lease expires, and the job
+        is claimed again."""
+        log.error("attempt %d of %s could not be recorded", claim.attempt, claim.job, exc_info=problem)
+        is_final = is_unreadable(problem) or claim.crashes >= max(self._services.max_crashes, 1)
+        if isinstance(problem, StoreError | UnknownKind) or not is_final:
+            return False
+        try:
+            unit = await build_bare_end(self._runtime, claim, problem)
+            request = CommitRequest(lambda _v, _r: unit, slot_queue=claim.queue, outlasts_outage=True)
+            await self._committer.submit(request)
+            return request.has_freed_slot
+        except Exception:
+            log.exception("%s could not be ended as failed", claim.job)
+            return False
 
     def _record_resumed(self, request: CommitRequest) -> None:
         """Show a run that waited as running. The commit of its attempt does so too: a short one needs nothing more."""

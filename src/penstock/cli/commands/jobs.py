@@ -47,7 +47,7 @@ def list_jobs(
     """
     secrets = SecretFilter(common, reveal)
     rows = asyncio.run(_list(common, queue, state, after, read_limit(limit)))
-    columns = (*_COLUMNS, "problem") if any(row.problem for row in rows) else _COLUMNS
+    columns = (*_COLUMNS, "unreadable") if any(row.unreadable for row in rows) else _COLUMNS
     print_rows(
         [job_to_dict(row, secrets) for row in rows], columns, json=common.json, empty=_describe_none(queue, state)
     )
@@ -181,6 +181,7 @@ def job_to_dict(row: JobView, secrets: SecretFilter) -> dict[str, Any]:
         "progress": row.progress,
         "result": row.result,
         "error": error.get("error"),
-        **({"problem": row.problem} if row.problem is not None else {}),
     }
+    if row.unreadable is not None:
+        found["unreadable"] = row.unreadable
     return secrets.redact_fields(found, "input", "progress", "result", "error")

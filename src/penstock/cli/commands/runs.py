@@ -30,7 +30,7 @@ from ..session import build_admin_app, build_store_app
 from ..tables import print_result, print_rows
 from .dlq import print_redriven
 
-_COLUMNS = ("id", "flow", "status", "createdAt", "took", "waitsFor", "problem")
+_COLUMNS = ("id", "flow", "status", "createdAt", "took", "waitsFor", "unreadable")
 UNREADABLE = "unreadable"  # shown instead of the status of a run whose record cannot be read
 MAX_LOG_LINES, MAX_LINE_CHARS = 20, 1000
 runs = Commands(name="runs", help="List runs, newest first; show, pause, resume, cancel, retry, replay or fork one.")
@@ -286,7 +286,7 @@ def _details(view: RunView) -> list[str]:
         f"{log['ts']} {log['level']} {log['step']}: {one_line(log['msg'], MAX_LINE_CHARS)}"
         for log in view.logs[-MAX_LOG_LINES:]
     ]
-    problem = [f"unreadable: {view.problem}"] if view.problem is not None else []
+    problem = [f"unreadable: {view.unreadable}"] if view.unreadable is not None else []
     return [*problem, f"input {one_line(view.input, MAX_LINE_CHARS)}", *logs, *failure_lines(view)]
 
 
@@ -295,17 +295,17 @@ def _run_row_to_dict(row: RunSummary) -> dict[str, Any]:
     return {
         "id": row.id,
         "flow": row.flow,
-        "status": row.status if row.problem is None else UNREADABLE,
+        "status": row.status if row.unreadable is None else UNREADABLE,
         "closed": row.closed,
         **times,
         "waitsFor": "; ".join(row.waits_for) or None,
-        "problem": row.problem,
+        "unreadable": row.unreadable,
     }
 
 
 def _uses(rows: list[RunSummary]) -> tuple[bool, bool]:
     """Return whether a run waits, and whether one cannot be read."""
-    return any(row.waits_for for row in rows), any(row.problem for row in rows)
+    return any(row.waits_for for row in rows), any(row.unreadable for row in rows)
 
 
 def _took(row: RunSummary) -> str:

@@ -55,7 +55,7 @@ def list_schedules(*, reveal: Reveal = False, common: CommonOptions = COMMON_DEF
     """List schedules."""
     secrets = SecretFilter(common, reveal)
     rows = [secrets.redact_fields(schedule_to_dict(row), "input") for row in asyncio.run(_list(common))]
-    columns = (*_COLUMNS, "problem") if any(row["problem"] for row in rows) else _COLUMNS
+    columns = (*_COLUMNS, "unreadable") if any(row["unreadable"] for row in rows) else _COLUMNS
     print_rows(rows, columns, json=common.json, empty="No schedules.")
     return 0
 
@@ -170,18 +170,18 @@ def schedule_to_dict(row: ScheduleView) -> dict[str, Any]:
         "end": row.end,
         "origin": row.origin,
         "input": row.input,
-        "problem": row.problem,
+        "unreadable": row.unreadable,
     }
 
 
 def _describe_target(row: ScheduleView) -> str:
-    if row.problem is not None:
+    if row.unreadable is not None:
         return "unreadable"
     return f"flow {row.flow}" if row.flow is not None else f"job in {row.queue}"
 
 
 def _describe_times(row: ScheduleView) -> str:
-    if row.problem is not None:
+    if row.unreadable is not None:
         return "unreadable"
     if row.every_ms is not None:
         return f"every {format_ms(row.every_ms)}"

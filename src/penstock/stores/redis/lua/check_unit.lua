@@ -18,7 +18,7 @@ end
 local function check_fence()
   local base = base_key(claim.queue)
   local key = base .. claim.job
-  local job = call('HMGET', key, 'nq:token', 'ats', 'nq:unit', 'nq:number', 'nq:has_children',
+  local job = try('HMGET', key, 'nq:token', 'ats', 'nq:unit', 'nq:number', 'nq:has_children',
     'parentKey', 'deid', 'atm')
   if job[3] == unit then return REPEATED end
   if not job[2] and call('ZSCORE', NS .. 'units', unit) then return REPEATED end -- it was removed when it ended

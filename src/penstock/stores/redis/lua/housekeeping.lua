@@ -144,7 +144,7 @@ local function list_plain_jobs(base, set, high)
   local from = call('HGET', NS .. 'sweep_cursors', base .. set) or '0'
   local flat = call('ZRANGEBYSCORE', base .. set, from, high, 'WITHSCORES', 'LIMIT', 0, limit)
   for n = 1, #flat, 2 do
-    if call('HEXISTS', base .. flat[n], 'nq:run') == 0 then call('ZADD', base .. 'nq:plain', flat[n + 1], flat[n]) end
+    if try('HEXISTS', base .. flat[n], 'nq:run') ~= 1 then call('ZADD', base .. 'nq:plain', flat[n + 1], flat[n]) end
   end
   -- Jobs of the same millisecond are not in the order they ended: the last second is looked at again.
   local last = flat[#flat] or from
@@ -182,7 +182,7 @@ local function delete_finished(base, ids)
     for n, score in ipairs(call('ZMSCORE', base .. set, unpack(ids))) do sets[n] = score and set or sets[n] end
   end
   for n, id in ipairs(ids) do
-    local job = sets[n] and call('HMGET', base .. id, 'parentKey', 'rjk', 'nq:scope', 'deid')
+    local job = sets[n] and try('HMGET', base .. id, 'parentKey', 'rjk', 'nq:scope', 'deid')
     if job and (job[1] or job[2] or job[3] or job[4]) then
       delete_unused_memos(delete_job(base, id, sets[n]))
       add('jobs', 1)

@@ -31,6 +31,7 @@ log = logging.getLogger("penstock.worker")
 
 INTERRUPT_TIMEOUT_S = 2.0  # how long an interrupted handler has to end
 CANCEL_TIMEOUT_S = 1.0
+UNKNOWN_KIND_TRIES = 20  # leases in which no worker had the engine of a run; then its job fails
 RESUMED_AFTER_S = 0.05  # an attempt of a waiting run that takes longer shows the run as running
 CANCELLATION_CHECK_S = 0.1  # at most one look at cancelled runs in this time
 
@@ -240,8 +241,8 @@ class Worker:
         If the reason may pass, nothing is recorded until the job has crashed too often: the lease expires, and the job
         is claimed again."""
         log.error("attempt %d of %s could not be recorded", claim.attempt, claim.job, exc_info=problem)
-        is_final = is_unreadable(problem) or claim.crashes >= max(self._services.max_crashes, 1)
-        if isinstance(problem, StoreError | UnknownKind) or not is_final:
+        tries = UNKNOWN_KIND_TRIES if isinstance(problem, UnknownKind) else max(self._services.max_crashes, 1)
+        if isinstance(problem, StoreError) or not (is_unreadable(problem) or claim.crashes >= tries):
             return False
         try:
             unit = await build_bare_end(self._runtime, claim, problem)

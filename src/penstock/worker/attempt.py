@@ -54,7 +54,13 @@ class Attempt:
         self._has_called = False  # the handler
         self._is_in_handler = False
         self._services = services
-        self._channel = self._open_channel()
+        self._unreadable: UnreadableRecord | None = None  # why its memos cannot be read
+        try:
+            self._channel = self._open_channel()
+        except UnreadableRecord as problem:
+            self._unreadable = problem
+            work.claim = msgspec.structs.replace(work.claim, memos={})
+            self._channel = self._open_channel()
 
     def _open_channel(self) -> WorkerChannel:
         return WorkerChannel(self.work, self._services)
@@ -97,6 +103,8 @@ class Attempt:
     async def _run(self) -> AttemptResult:
         work, claim, channel = self.work, self.work.claim, self._channel
         try:
+            if self._unreadable is not None:
+                raise self._unreadable
             if claim.crashes and is_given_up(claim, self._services.max_crashes):
                 raise WorkerLost(
                     f"{claim.crashes} workers died or stalled while running {claim.job}; it is not retried"

@@ -78,13 +78,13 @@ def run(reply: list[Any]) -> RunRow:
     id, version, flow, status, closed, created, updated, record, kind = reply
     return RunRow(
         id.decode(),
-        int(version),
-        flow.decode(),
-        status.decode(),
+        _number(version) or 0,
+        _text(flow) or "",
+        _text(status) or "",
         closed == b"1",
-        int(created),
-        int(updated),
-        record,
+        _number(created) or 0,
+        _number(updated) or 0,
+        record or b"",
         kind.decode() if kind is not None else FLOW,
     )
 
@@ -101,13 +101,13 @@ def wait(reply: list[Any]) -> WaitRow:
     topic, key = fields.get(b"topic"), fields.get(b"key")
     return WaitRow(
         id.decode(),
-        fields[b"run"].decode(),
-        fields[b"scope"].decode(),
-        fields[b"kind"].decode(),
-        fields[b"state"].decode(),
-        fields[b"body"],
+        _text(fields.get(b"run")) or "",
+        _text(fields.get(b"scope")) or "",
+        _text(fields.get(b"kind")) or "event",
+        _text(fields.get(b"state")) or "pending",
+        fields.get(b"body", b""),
         _number(fields.get(b"due")),
-        fields[b"job"].decode(),
+        _text(fields.get(b"job")) or "",
         topic.decode() if topic is not None else None,
         key.decode() if key is not None else None,
     )
@@ -120,7 +120,7 @@ def state(reply: list[Any]) -> StateRow:
 
 def schedule(reply: list[Any]) -> ScheduleRow:
     id, spec, target, next_, last, paused, fired = reply
-    return ScheduleRow(id.decode(), spec, target, _number(next_), _number(last), paused == b"1", int(fired or 0))
+    return ScheduleRow(id.decode(), spec, target, _number(next_), _number(last), paused == b"1", _number(fired) or 0)
 
 
 def feed_item(reply: list[Any]) -> FeedItem:

@@ -180,7 +180,9 @@ end
 -- jobs of a paused one.
 local function check_run(base, id, set, name)
   if not name then return nil end
-  local head = call('HMGET', NS .. 'run:' .. name, 'version', 'closed', 'paused', 'record', 'kind')
+  local head = read_fields(NS .. 'run:' .. name, 'version', 'closed', 'paused', 'record', 'kind')
+  if not head or (head[1] and not tonumber(head[1])) then return {'0', '0', '0', '', false} end -- the engine fails the job
+  head[4] = head[4] or ''
   if not head[1] or head[2] == '1' then
     remove_from_state(base, id, set)
     push_cancelled(base, id)
@@ -207,6 +209,13 @@ local function activate_by_bullmq(base, id, token)
   assert(reply[2] == id, 'BullMQ activated another job')
   call('HSET', base .. id, 'nq:token', token)
   return to_table(reply[1])
+end
+
+-- Return the memos of a scope. One that cannot be read stands for all of them if another program wrote their key.
+local function read_memos(scope)
+  local memos = try('HGETALL', NS .. 'memos:' .. scope)
+  if not memos.err then return memos end
+  return {'memos#0', read_failure(memos)}
 end
 
 local function claim_job(name, base, id, set, job, head, demand)
@@ -241,7 +250,7 @@ local function claim_job(name, base, id, set, job, head, demand)
     started_events[#started_events + 1] = {job['nq:stream'], job['nq:started'], rest}
   end
   local scope, memos = job['nq:scope'] or id, {}
-  if job.ats ~= '1' or job['nq:unit'] or job['nq:scope'] then memos = call('HGETALL', NS .. 'memos:' .. scope) end
+  if job.ats ~= '1' or job['nq:unit'] or job['nq:scope'] then memos = read_memos(scope) end
   claims[#claims + 1] = {id, name, job.name or false, job.data or false, job['nq:opts'] or '{}', scope, tonumber(job.ats),
     token, to_count(job['nq:failures']), to_count(job['nq:crashes']), job['nq:run'] or false,
     head and tonumber(head[1]) or 0, head and head[4] or false, job.rjk or false, job.rjk and job.opts or false,

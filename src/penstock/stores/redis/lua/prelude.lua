@@ -49,6 +49,21 @@ local function read_failure(failure)
   return text
 end
 
+-- Read fields of one of our records. Return nil if another program wrote its key as another type.
+local function read_fields(key, ...)
+  local found = try('HMGET', key, ...)
+  if not found.err then return found end
+  read_failure(found)
+end
+
+-- Read all fields of one of our records; none if another program wrote its key as another type.
+local function read_record(key)
+  local flat = try('HGETALL', key)
+  if not flat.err then return flat end
+  read_failure(flat)
+  return {}
+end
+
 -- What an operator must know: queue, kind ('stopped', 'repaired' or 'aside') and text of each problem, one after the other.
 local problems = {}
 local function note_problem(queue, kind, text)

@@ -41,13 +41,14 @@ local function check_job(queue, id, token, claimed, reply)
   if not job.name or not job['nq:number'] or job.defa or job['nq:priority'] then return false end
   local run, head = job['nq:run'] or false, nil
   if run then
-    head = call('HMGET', NS .. 'run:' .. run, 'version', 'closed', 'paused', 'record', 'kind')
-    if not head[1] or head[2] == '1' or head[3] == '1' then return false end
+    head = try('HMGET', NS .. 'run:' .. run, 'version', 'closed', 'paused', 'record', 'kind')
+    if not tonumber(head[1] or '') or head[2] == '1' or head[3] == '1' or not head[4] then return false end
   end
   local attempt, scope, memos, memo_count = '1', job['nq:scope'] or id, nil, 0
   if job.ats then attempt = tostring(to_count(job.ats) + 1) end
   if attempt ~= '1' or job['nq:unit'] or job['nq:scope'] then
-    memos = call('HGETALL', NS .. 'memos:' .. scope)
+    memos = try('HGETALL', NS .. 'memos:' .. scope)
+    if memos.err then return false end
     memo_count = #memos
   end
   claimed[#claimed + 1] = {queue, id, token, attempt, job['nq:stream'], job['nq:started']}

@@ -101,8 +101,9 @@ end
 
 function VERBS.remove_schedule()
   local id = arg(1)
-  local row = read_fields(NS .. 'schedule:' .. id, 'spec', 'target') or {'', ''}
-  if not row[1] or (arg(2) == '1' and (row[1] ~= arg(3) or row[2] ~= arg(4))) then return 0 end
+  local row = read_fields(NS .. 'schedule:' .. id, 'spec', 'target') or {}
+  if call('EXISTS', NS .. 'schedule:' .. id) == 0 then return 0 end
+  if arg(2) == '1' and ((row[1] or '') ~= arg(3) or (row[2] or '') ~= arg(4)) then return 0 end
   call('DEL', NS .. 'schedule:' .. id)
   call('ZREM', NS .. 'schedules', id)
   call('ZREM', NS .. 'schedules:due', id)

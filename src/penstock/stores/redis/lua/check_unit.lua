@@ -114,8 +114,8 @@ local SCHEDULE_FIELDS = {'spec', 'target', 'next', 'last', 'paused', 'fired'}
 local function check_schedule_put()
   local key = NS .. 'schedule:' .. ARGV[schedule_put]
   local current = read_fields(key, unpack(SCHEDULE_FIELDS))
-  if not current then return ARGV[schedule_put + 7] ~= '' end -- it is unreadable: replace it
   if call('EXISTS', key) == 0 then return ARGV[schedule_put + 7] == '' end
+  if not current or not current[1] then return ARGV[schedule_put + 7] ~= '' end -- it is unreadable: replace it
   for n = 1, 6 do
     if (current[n] or '') ~= ARGV[schedule_put + 7 + n] then return false end
   end

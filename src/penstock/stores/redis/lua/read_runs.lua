@@ -84,8 +84,8 @@ function READS.waits()
   if run ~= '' then
     local ids = call('ZRANGEBYLEX', NS .. 'run:' .. run .. ':waits', after ~= '' and '(' .. after or '-', '+')
     for _, id in ipairs(ids) do
-      local wait = read_fields(NS .. 'wait:' .. id, 'state', 'kind') or {'pending', kind}
-      if wait[1] == 'pending' and (kind == '' or wait[2] == kind) then rows[#rows + 1] = wait_row(id) end
+      local wait = read_fields(NS .. 'wait:' .. id, 'state', 'kind') or {'pending', ''}
+      if (wait[1] or 'pending') == 'pending' and (kind == '' or wait[2] == kind) then rows[#rows + 1] = wait_row(id) end
       if #rows == limit then break end
     end
     return rows

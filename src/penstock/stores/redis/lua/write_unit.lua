@@ -208,10 +208,10 @@ local function write_parts()
   end
   for _, i in ipairs(memos) do
     local added = try('HSETNX', NS .. 'memos:' .. ARGV[i], ARGV[i + 1], ARGV[i + 2])
-    if type(added) == 'table' then -- another program wrote the key
-      read_failure(added)
+    if type(added) == 'table' then -- another program wrote the key: the earlier memos are lost, and their step must fail
+      local text = read_failure(added)
       call('DEL', NS .. 'memos:' .. ARGV[i])
-      call('HSET', NS .. 'memos:' .. ARGV[i], ARGV[i + 1], ARGV[i + 2])
+      call('HSET', NS .. 'memos:' .. ARGV[i], 'memos#0', text, ARGV[i + 1], ARGV[i + 2])
     end
   end
   for _, wait in ipairs(waits) do

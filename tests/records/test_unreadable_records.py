@@ -32,7 +32,7 @@ async def patient(input: Any, ctx: Context) -> Any:
 
 @flow("asks")
 async def asks(input: Any, ctx: Context) -> Any:
-    return await (await ctx.wait.trigger("approve")).fired()
+    return await (await ctx.wait.trigger("approve")).wait()
 
 
 @job(queue="ticks")
@@ -90,7 +90,7 @@ async def test_a_damaged_trigger_is_refused_by_name(app: Callable[[], AppHarness
         for call in (lambda: one.waits.fire(token, 1), lambda: one.waits.token(wait.id)):
             with pytest.raises(UnreadableRecord, match=f"wait {wait.id!r} of run {run!r} cannot be read"):
                 await call()
-        assert "cannot be read" in (await one.runs.why(run))[0]
+        assert any("cannot be read" in reason for reason in await one.runs.why(run))
         assert await one.runs.cancel(run)
 
 

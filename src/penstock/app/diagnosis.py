@@ -207,6 +207,7 @@ async def why(app: App, run: str) -> list[str]:
             reasons += [_explain_wait(app, wait) for wait in own] or [
                 _explain_job(app, job, queues[job.queue], workers.get(id, "a worker"))
             ]
+    reasons += [wait.unreadable for wait in waits if wait.unreadable is not None]
     reasons += engine.explain(row.record) if problem is None else []
     return reasons or ["nothing of this run is queued, running or waiting; this is a bug, please report it"]
 

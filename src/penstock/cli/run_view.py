@@ -194,8 +194,7 @@ def _percent(step: StepView) -> float | None:
 
 def _detail(step: StepView, now_ms: int) -> str:
     if step.status == "retrying" and step.next_retry_at is not None:
-        wait = max(from_iso(step.next_retry_at) - now_ms, 0)
-        return one_line(f"retry in {format_ms(wait)}: {step.error or ''}")
+        return one_line(f"retry in {_time_left(step.next_retry_at, now_ms)}: {step.error or ''}")
     if step.status in ("failed", "timeout", "retrying"):
         return one_line(step.error or "")
     if step.status == "waiting":
@@ -221,7 +220,7 @@ def _describe_wait(type_: str | None, data: dict[str, Any], since: str | None, n
     until = data.get("resumeAt")
     if until is None and since is not None and isinstance(data.get("timeout"), int):
         until = to_iso(from_iso(since) + data["timeout"])
-    left = f" until {until} (in {format_ms(max(from_iso(until) - now_ms, 0))})" if until else ""
+    left = f" until {until} (in {_time_left(until, now_ms)})" if until else ""
     match type_:
         case "time":
             return f"sleeping{left}"
@@ -230,6 +229,14 @@ def _describe_wait(type_: str | None, data: dict[str, Any], since: str | None, n
             return f"waiting for event {data.get('eventKind')}{match}{left}"
         case _:
             return f"waiting for trigger {data.get('name') or data.get('triggerId')}{left}"
+
+
+def _time_left(until: Any, now_ms: int) -> str:
+    """Return how long it is until a time; "?" if a damaged event has another value there."""
+    try:
+        return format_ms(max(from_iso(until) - now_ms, 0))
+    except (AttributeError, TypeError, ValueError):
+        return "?"
 
 
 def _last_partial(partials: list[Any]) -> str:

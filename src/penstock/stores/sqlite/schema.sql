@@ -1,6 +1,6 @@
 -- The SQLite schema. Job states: -2 waiting for children, -1 held, 0 waiting, 1 delayed, 2 active, 3 suspended, 4 completed, 5 failed, 6 cancelled.
 -- Times are milliseconds since the epoch. Partial indexes keep claims fast with a million finished jobs.
--- Tables are STRICT and counters have a CHECK: SQLite refuses a wrong value, whoever writes it.
+-- Tables are STRICT and counters have a CHECK: SQLite refuses a wrong value, also from other programs.
 -- After a change here, add a migration and see schema.py.
 
 CREATE TABLE streams (

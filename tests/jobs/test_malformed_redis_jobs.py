@@ -302,3 +302,68 @@ async def test_a_queue_that_cannot_be_read_stops_alone(
     mailbox.redis.delete(broken, b"bull:other:marker")
     assert await mailbox.app.jobs.result(await mailbox.app.enqueue("other", {}), timeout=20) == "other"
     assert any("queue 'other' can be claimed from again" in record.getMessage() for record in caplog.records)
+
+
+BAD_REPEATS: dict[str, bytes | None] = {
+    **VALUES,
+    "no repeat": b"{}",
+    "repeat is a list": b'{"repeat":[1]}',
+    "bad count": b'{"repeat":{"count":"x","every":10}}',
+    "bad limit": b'{"repeat":{"limit":"x","every":10}}',
+    "bad end": b'{"repeat":{"endDate":"never","every":10}}',
+    "bad pattern": b'{"repeat":{"pattern":"* *"}}',
+    "bad zone": b'{"repeat":{"pattern":"* * * * * *","tz":"Moon/Base"}}',
+    "bad previous time": b'{"repeat":{"pattern":"* * * * * *"},"prevMillis":"x"}',
+    "huge previous time": b'{"repeat":{"pattern":"* * * * * *"},"prevMillis":1e300}',
+    "every is text": b'{"repeat":{"every":"x"}}',
+}
+
+
+async def test_a_job_scheduler_that_cannot_be_read_creates_no_next_job(mailbox: Mailbox) -> None:
+    mailbox.write_good("good-first")
+    for n, opts in enumerate(BAD_REPEATS.values()):
+        scheduler = b"often-%d" % n if n % 2 else b"\xff\xfe-%d" % n
+        mailbox.redis.hset(BASE + b"repeat:" + scheduler, mapping={"name": "send", "every": "x"})
+        mailbox.redis.zadd(BASE + b"repeat", {scheduler: 1})
+        mailbox.write(b"bad-%d" % n, {**GOOD, b"rjk": scheduler, b"opts": opts})
+        mailbox.write_good(f"good-{n}")
+    await mailbox.wait_for("good-first", *(f"good-{n}" for n in range(len(BAD_REPEATS))))
+    for n in range(len(BAD_REPEATS)):
+        assert (await mailbox.ended(f"bad-{n}")).state is JobState.COMPLETED
+        assert mailbox.calls.count(f"bad-{n}") == 1
+    await mailbox.check_alive()
+
+
+async def test_a_reader_of_bullmq_events_passes_those_that_cannot_be_read(mailbox: Mailbox) -> None:
+    events: list[dict[bytes, bytes]] = [
+        {b"event": b"delayed", b"jobId": b"a", b"delay": value} for value in VALUES.values() if value is not None
+    ]
+    events += [{b"event": b"completed", b"jobId": b"b", b"returnvalue": value} for value in VALUES.values() if value]
+    events += [{b"event": b"progress", b"jobId": b"\xff", b"data": b"\xff"}, {b"\xff": b"\xff"}, {b"event": b"\xff"}]
+    events += [{b"event": b"failed", b"jobId": b"last", b"failedReason": b"\xff"}]
+    for event in events:
+        mailbox.redis.xadd(BASE + b"events", event)  # type: ignore[arg-type]
+    seen = []
+    async with asyncio.timeout(20):
+        async for event in mailbox.app.queues.events(QUEUE, shared=True):
+            seen.append(event)
+            if event.subject == "last":
+                break
+    assert len(seen) >= len(events) - 2
+    assert any(event.subject == "~hex:ff" for event in seen)
+
+
+async def test_children_that_cannot_be_read_stop_no_parent(mailbox: Mailbox) -> None:
+    for n, write in enumerate(WRONG_TYPES.values()):
+        for suffix in (b":dependencies", b":processed", b":failed", b":unsuccessful"):
+            write(mailbox.redis, BASE + b"parent-%d" % n + suffix)
+        mailbox.write(b"parent-%d" % n, GOOD)
+    mailbox.redis.hset(BASE + b"odd:processed", mapping={b"\xff": b"{oops", b"x": b"", b"a:b:c": b"1"})
+    mailbox.write(b"odd", GOOD)
+    mailbox.write_good("good")
+    await mailbox.wait_for("good", "odd")
+    for n in range(len(WRONG_TYPES)):
+        row = await mailbox.ended(f"parent-{n}")
+        assert row.attempt == 1
+    assert len(await mailbox.app.jobs.children("odd")) == 3
+    await mailbox.check_alive()

@@ -1,4 +1,4 @@
-"""Removes `started` events that are no JSON: the statement that claims their job would fail for all jobs of its queues."""
+"""Removes `started` events that are not JSON: the statement that claims their job would fail for all jobs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ async def clear_started(connection: Connection, sql: Statements, request: ClaimR
         bad += [row for row in rows if not _is_readable(row["started_prefix"])]
     if bad:
         await connection.execute(sql.clear_started_events, [row["pk"] for row in bad])
-        log.error(
-            "the `started` events of %d jobs are no JSON and were removed, such as that of %r", len(bad), bad[0][1]
-        )
+        log.error("removed the `started` events of %d jobs, such as %r: they are not JSON", len(bad), bad[0]["id"])
     return bool(bad)
 
 

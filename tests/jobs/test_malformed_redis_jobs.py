@@ -14,7 +14,6 @@ import pytest
 from redis import Redis
 
 import redis_server
-from conftest import AppHarness, apps_at
 from penstock import job
 from penstock.app.diagnosis import diagnose
 from penstock.core.payload import show_stored
@@ -70,7 +69,7 @@ FIELDS = (
 class Mailbox:
     """A handler that counts its calls, and the raw Redis beside it."""
 
-    def __init__(self, app: AppHarness, redis: Redis, calls: list[str]) -> None:
+    def __init__(self, app: Any, redis: Redis, calls: list[str]) -> None:
         self.app, self.redis, self.calls = app, redis, calls
 
     def write(self, id: bytes, fields: dict[bytes, bytes | None], *, place: str = "wait") -> None:
@@ -113,7 +112,7 @@ class Mailbox:
 
 
 @pytest.fixture
-async def mailbox(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Mailbox]:
+async def mailbox(app_factory: Any, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Mailbox]:
     caplog.set_level(logging.CRITICAL, "penstock")
     calls: list[str] = []
 
@@ -130,7 +129,7 @@ async def mailbox(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Mailbox]:
 
     url = redis_server.url()
     with Redis.from_url(url) as redis:
-        async with apps_at(url)(send, other, lease="10s", max_crashes=1) as app, app.workers.background():
+        async with app_factory(url)(send, other, lease="10s", max_crashes=1) as app, app.workers.background():
             yield Mailbox(app, redis, calls)
 
 

@@ -106,7 +106,7 @@ class DeadLetters:
 
         Args:
             queue: The queue whose jobs failed.
-            where: Redrive only those for which this function returns true.
+            where: Redrive only those for which this function returns true. Letters without a readable input are left.
             change: Function that returns the new input for a recorded one.
             limit: Maximum number to redrive.
         """
@@ -139,7 +139,7 @@ class DeadLetters:
         after: str | None = None
         while rows := await self._store.jobs(self._dlq(queue), JobState.WAITING, after=after, limit=500):
             after = rows[-1].id
-            selected += [row.id for row in rows if where is None or where(read_dead_letter(row))]
+            selected += [row.id for row in rows if where is None or _matches(read_dead_letter(row), where)]
         return selected
 
     async def _row(self, id: str) -> JobRow:
@@ -247,6 +247,11 @@ class DeadLetters:
         if queue.endswith("-dlq") or any(handler.dlq == queue for handler in handlers):
             return queue
         return next((handler.dlq for handler in handlers if handler.queue_name == queue), f"{queue}-dlq")
+
+
+def _matches(letter: DeadLetter, where: Callable[[DeadLetter], bool]) -> bool:
+    """Return whether a letter is selected. The function may read its input: one without input matches nothing."""
+    return letter.unreadable is None and where(letter)
 
 
 def _letter_id(id: str) -> str:

@@ -9,10 +9,10 @@ from ..core.errors import PayloadError, UnknownFlow, UnknownStep, VersionMismatc
 from ..core.outage_retry import OutageRetry
 from ..ports.runner import Runner
 from ..ports.unit import Claim
+from ..worker.attempt import read_input
 from ..worker.channel import AttemptServices
 from ..worker.engines import PINNED, PreflightProblem
 from ..worker.replay_check import Difference, ReplayCheck
-from ..worker.unreadable import read_input
 from .engine import FlowEngine
 from .run_record import RunRecord
 from .run_record import decode as decode_record

@@ -12,8 +12,8 @@ from ..core.ids import dead_letter_id
 from ..core.payload import DECODE_ERRORS, pack, unpack
 from ..ports.store import JobRow
 from ..ports.unit import NewJob
+from ..worker.attempt import read_input
 from ..worker.outcomes import MAX_RECORD_BYTES, ErrorInfo, Work, pack_record
-from ..worker.unreadable import read_input
 
 _encode = msgspec.json.Encoder().encode
 

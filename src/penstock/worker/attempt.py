@@ -18,15 +18,17 @@ from ..core.errors import (
     StoreUnavailable,
     SuspendSwallowed,
     Suspension,
+    UnreadableJob,
     UnreadableRecord,
     WorkerLost,
 )
-from ..core.payload import NULL, pack, unpack
+from ..core.payload import NULL, pack, unpack, unpack_stored
 from ..durable import declared_waits
 from ..durable.declared_waits import TimeoutHandover
 from ..durable.journal import PendingWrites
 from ..durable.session import DurableSession
 from ..ports.runner import Task
+from ..ports.unit import Claim
 from ..telemetry.logging import enter_attempt, leave_attempt
 from .channel import AttemptServices, WorkerChannel
 from .outcomes import (
@@ -42,7 +44,13 @@ from .outcomes import (
     plan_retry,
 )
 from .quarantine import is_given_up
-from .unreadable import read_input
+
+
+def read_input(claim: Claim) -> Any:
+    """Return the input of a claimed job. Raise UnreadableJob if the job cannot be decoded."""
+    if claim.unreadable is not None:
+        raise UnreadableJob(claim.unreadable)
+    return unpack_stored(claim.payload, "the input")
 
 
 class Attempt:

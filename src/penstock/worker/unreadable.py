@@ -9,16 +9,9 @@ import msgspec
 from ..commit.runtime import Runtime
 from ..core.errors import UnreadableJob
 from ..core.events import EventBody
-from ..core.payload import describe_stored, unpack_stored
+from ..core.payload import describe_stored
 from ..ports.unit import Claim, Dead, NewEvent, Unit
 from .outcomes import ErrorInfo, pack_record
-
-
-def read_input(claim: Claim) -> Any:
-    """Return the input of a claimed job. Raise UnreadableJob if the job cannot be decoded."""
-    if claim.unreadable is not None:
-        raise UnreadableJob(claim.unreadable)
-    return unpack_stored(claim.payload, "the input")
 
 
 def mark_options(claim: Claim, problem: Exception) -> Claim:

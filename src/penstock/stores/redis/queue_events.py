@@ -14,6 +14,7 @@ import msgspec
 from ...core.clock import to_iso
 from ...core.events import Event
 from ...core.outage_retry import OutageRetry
+from ...core.payload import DECODE_ERRORS
 from .connection import Connection, connect
 from .job_options import unescape_id
 from .resp import pack, translate
@@ -42,7 +43,7 @@ async def follow_queue_events(topology: Topology, key: str, after: str | None) -
         while True:
             for id, flat in await outage_retry.call(read_page):
                 cursor = id.decode()
-                event = build_event(cursor, flat)
+                event = build_event(cursor, flat or [])
                 if event is not None:
                     yield event
     finally:
@@ -63,12 +64,13 @@ async def _read_page(connection: Connection, key: str, cursor: str, topology: To
 
 def build_event(id: str, flat: list[bytes]) -> Event | None:
     """Return our event for one of BullMQ's; None if it is not about a job or repeats another event."""
-    found = {flat[n].decode(): flat[n + 1].decode() for n in range(0, len(flat), 2)}
+    raw = dict(zip(flat[::2], flat[1::2], strict=False))
+    found = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in raw.items()}
     known = _KINDS.get(found.get("event", ""))
     if known is None or "jobId" not in found:
         return None
     kind, data_of, meta_of = known
-    job = unescape_id(found["jobId"].encode())
+    job = unescape_id(raw[b"jobId"])
     meta = meta_of(found) if meta_of is not None else None
     return Event(id, to_iso(int(id.partition("-")[0])), kind, job, None, None, None, job, data_of(found), meta)
 
@@ -76,8 +78,15 @@ def build_event(id: str, flat: list[bytes]) -> Event | None:
 def _json(text: str | None) -> Any:
     try:
         return msgspec.json.decode(text) if text else None
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return text  # written by another program
+
+
+def _whole(text: str | None) -> int:
+    try:
+        return int(float(text or 0))
+    except (ValueError, OverflowError):
+        return 0  # written by another program
 
 
 def _no_data(_: Fields) -> Any:
@@ -94,7 +103,7 @@ _KINDS: dict[str, tuple[str, Callable[[Fields], Any], Callable[[Fields], dict[st
     "progress": ("job.progress", lambda found: {"progress": _json(found.get("data"))}, None),
     "completed": ("job.completed", lambda found: {"result": _json(found.get("returnvalue"))}, None),
     "failed": ("job.failed", lambda found: {"error": found.get("failedReason", ""), "willRetry": False}, None),
-    "delayed": ("job.delayed", lambda found: {"until": to_iso(int(float(found.get("delay") or 0)))}, None),
+    "delayed": ("job.delayed", lambda found: {"until": to_iso(_whole(found.get("delay")))}, None),
     "stalled": ("job.stalled", _no_data, None),
     "removed": ("job.removed", lambda found: {"from": found.get("prev")}, None),
     "deduplicated": ("job.deduplicated", lambda found: {"key": found.get("deduplicationId")}, None),

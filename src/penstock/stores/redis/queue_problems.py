@@ -38,7 +38,7 @@ class QueueProblems:
         self._stopped: dict[str, float] = {}  # when each stopped queue is logged again
 
     def report(self, request: ClaimRequest, found: Sequence[QueueProblem]) -> None:
-        """Log what the answer to a claim request told of its queues."""
+        """Log the problems in the answer to a claim request."""
         if not found and not self._stopped:
             return
         stopped = {problem.queue for problem in found if problem.kind is ProblemKind.STOPPED}

@@ -136,8 +136,8 @@ class Claimer:
         attempt += 1
         token = new_token()
         execute(SQL.claim_job, (attempt, token, self._now + request.lease_ms, pk))
-        if stream is not None:
-            body = Started(stream, prefix).body(attempt, request.worker)
+        if stream is not None and isinstance(prefix, bytes) and prefix[:1] == b"{" and prefix[-1:] == b",":
+            body = Started(stream, prefix).body(attempt, request.worker)  # any other prefix is not ours: no event
             self._append((NewEvent(stream, body),))
         return Claim(
             job, queue, name, payload, opts, scope or job, attempt, token, failures, crashes, pk, run, version or 0,

@@ -19,6 +19,20 @@ local function repair_counts(key, job)
   end
 end
 
+local MAX_KEY_LENGTH = 1024 -- BullMQ matches parts of it, in quadratic time
+
+-- Remove the parent of a job if BullMQ's scripts cannot read it.
+local function repair_parent(base, id, job)
+  local key, is_readable, parent = job.parentKey, true, {id = '', queueKey = ''}
+  if job.parent then is_readable, parent = pcall(cjson.decode, job.parent) end
+  if is_readable and type(parent) == 'table' and type(parent.id) == 'string' and type(parent.queueKey) == 'string'
+    and key and #key <= MAX_KEY_LENGTH and string.find(key, ':', 1, true) then return end
+  call('HDEL', base .. id, 'parentKey', 'parent')
+  job.parentKey, job.parent = nil, nil
+  note_problem(string.sub(base, #BULL + 1, -2), 'repaired', 'job ' .. string.sub(id, 1, 100)
+    .. ' has a parent that cannot be read; it was removed')
+end
+
 -- Move due jobs to their queue. Returns whether no due job is left.
 local function promote_due(base)
   local due = call('ZRANGEBYSCORE', base .. 'delayed', '-inf', (now + 1) * 0x1000 - 1, 'LIMIT', 0, 1000)
@@ -282,6 +296,7 @@ local function claim_or_skip(queue, base, id, set, demand, budget)
     return true
   end
   repair_counts(base .. id, job)
+  if job.parentKey or job.parent then repair_parent(base, id, job) end
   if string.sub(id, 1, 2) == '0:' then
     remove_from_state(base, id, set)
     finish_plainly(base, id, 'failed', 'failedReason', MARKER, 'its id is not allowed')

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import redis_server
-from conftest import TEST_TIMEOUT_S, AppHarness, apps_at
 from damage import Damage
 from penstock import Context, flow, job
 from penstock.core.errors import UnreadableRecord
 from penstock.ports.store import Retention
 from penstock.testing.until import until
 
+TEST_TIMEOUT_S = 20
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 TYPES = {"string": ("SET", "x"), "list": ("RPUSH", "x"), "set": ("SADD", "x"), "empty hash": ("HSET", "x", "y")}
 
@@ -41,8 +41,8 @@ def damage() -> Damage:
 
 
 @pytest.fixture
-def app(damage: Damage) -> AppHarness:
-    return apps_at(damage.url)(order, patient, tick)
+def app(damage: Damage, app_factory: Any) -> Any:
+    return app_factory(damage.url)(order, patient, tick)
 
 
 def retype(damage: Damage, key: str, type_: str) -> None:
@@ -52,7 +52,7 @@ def retype(damage: Damage, key: str, type_: str) -> None:
 
 
 @pytest.mark.parametrize("type_", ["string", "list", "set"])
-async def test_a_run(app: AppHarness, damage: Damage, type_: str) -> None:
+async def test_a_run(app: Any, damage: Damage, type_: str) -> None:
     async with app:
         runs = [await app.start("order", n) for n in range(3)]
         retype(damage, f"nq:run:{runs[1]}", type_)
@@ -72,7 +72,7 @@ async def test_a_run(app: AppHarness, damage: Damage, type_: str) -> None:
         assert (await app.store.sweep(Retention(runs_before=2**52)))["runs"] == 3
 
 
-async def test_a_version_that_is_no_number(app: AppHarness, damage: Damage) -> None:
+async def test_a_version_that_is_no_number(app: Any, damage: Damage) -> None:
     async with app:
         run = await app.start("order", 1)
         damage.redis("HSET", f"nq:run:{run}", "version", "many")
@@ -82,7 +82,7 @@ async def test_a_version_that_is_no_number(app: AppHarness, damage: Damage) -> N
 
 
 @pytest.mark.parametrize("type_", TYPES)
-async def test_a_wait(app: AppHarness, damage: Damage, type_: str) -> None:
+async def test_a_wait(app: Any, damage: Damage, type_: str) -> None:
     async with app, app.workers.background():
         runs = [await app.start("patient", 1) for _ in range(3)]
         for run in runs:
@@ -98,7 +98,7 @@ async def test_a_wait(app: AppHarness, damage: Damage, type_: str) -> None:
 
 
 @pytest.mark.parametrize("type_", ["string", "list", "set"])
-async def test_memos(app: AppHarness, damage: Damage, type_: str) -> None:
+async def test_memos(app: Any, damage: Damage, type_: str) -> None:
     async with app, app.workers.background():
         runs = [await app.start("patient", 1) for _ in range(2)]
         for run in runs:
@@ -112,7 +112,7 @@ async def test_memos(app: AppHarness, damage: Damage, type_: str) -> None:
 
 
 @pytest.mark.parametrize("type_", ["string", "list", "set"])
-async def test_state(app: AppHarness, damage: Damage, type_: str) -> None:
+async def test_state(app: Any, damage: Damage, type_: str) -> None:
     async with app:
         for key in "abc":
             await app.state.set(key, key)
@@ -126,7 +126,7 @@ async def test_state(app: AppHarness, damage: Damage, type_: str) -> None:
 
 
 @pytest.mark.parametrize("type_", TYPES)
-async def test_a_schedule(app: AppHarness, damage: Damage, type_: str) -> None:
+async def test_a_schedule(app: Any, damage: Damage, type_: str) -> None:
     async with app:
         for id in "abc":
             await app.schedules.add(id, queue="ticks", at=PAST, input=id)
@@ -146,5 +146,5 @@ async def test_a_schedule(app: AppHarness, damage: Damage, type_: str) -> None:
         assert [row.id for row in await app.schedules.list()] == ["a", "c"]
 
 
-async def _fired(app: AppHarness, id: str) -> bool:
+async def _fired(app: Any, id: str) -> bool:
     return any(job.input == id for job in await app.jobs.list("ticks", "completed"))

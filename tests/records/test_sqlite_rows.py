@@ -16,12 +16,12 @@ from typing import Any
 import apsw
 import pytest
 
-from conftest import TEST_TIMEOUT_S, AppHarness, apps_at
 from penstock import Context, Node, flow, job
 from penstock.cli import main
 from penstock.ports.store import Retention
 from penstock.testing.until import until
 
+TEST_TIMEOUT_S = 20
 VICTIMS = 5  # rows that are damaged, each with another value
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 WRONG_TYPES: dict[str, list[Any]] = {
@@ -85,10 +85,17 @@ ROWS = {
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("template")
+
+
+@pytest.fixture
+def template(folder: Path, app_factory: Any) -> Path:
     """Return a file with open work of every kind, good and to be damaged."""
-    path = tmp_path_factory.mktemp("template") / "store.db"
-    asyncio.run(_fill(apps_at(f"sqlite:///{path}")(*HANDLERS)))
+    path = folder / "store.db"
+    if path.exists():
+        return path
+    asyncio.run(_fill(app_factory(f"sqlite:///{path}")(*HANDLERS)))
     with closing(apsw.Connection(str(path))) as db:
         for n in range(VICTIMS):
             db.execute("INSERT INTO rates VALUES ('limited', ?, 1, 1)", (f"bad{n}",))
@@ -99,7 +106,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def _fill(app: AppHarness) -> None:
+async def _fill(app: Any) -> None:
     names = ["good", *(f"bad{n}" for n in range(VICTIMS))]
     async with app:
         async with app.workers.background():
@@ -155,10 +162,10 @@ def test_a_value_of_the_wrong_type_is_refused(store: Path, table: str, column: s
 
 @pytest.mark.parametrize(("table", "column", "type_"), COLUMNS)
 def test_a_wrong_value_fails_alone(
-    store: Path, table: str, column: str, type_: str, capsys: pytest.CaptureFixture[str]
+    store: Path, app_factory: Any, table: str, column: str, type_: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _damage(store, table, column, WRONG_VALUES[type_])
-    asyncio.run(_complete_the_good(apps_at(f"sqlite:///{store}")(*HANDLERS)))
+    asyncio.run(_complete_the_good(app_factory(f"sqlite:///{store}")(*HANDLERS)))
     _call_commands(f"sqlite:///{store}", capsys)
 
 
@@ -173,7 +180,7 @@ def _damage(store: Path, table: str, column: str, values: list[Any]) -> None:
                 pass  # the schema refuses it
 
 
-async def _complete_the_good(app: AppHarness) -> None:
+async def _complete_the_good(app: Any) -> None:
     async with app:
         async with app.workers.background():
             assert await app.result("good", timeout=TEST_TIMEOUT_S) == 0
@@ -189,7 +196,7 @@ async def _complete_the_good(app: AppHarness) -> None:
             await app.store.sweep(Retention(runs_before=1, jobs_before=1, keep_runs=1000, keep_jobs=1000))
 
 
-async def _fired(app: AppHarness) -> str | None:
+async def _fired(app: Any) -> str | None:
     jobs = [job for state in ("waiting", "active", "completed") for job in await app.jobs.list("ticks", state)]
     return next((job.id for job in jobs if job.id.startswith("good.")), None)
 

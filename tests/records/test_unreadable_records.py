@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from conftest import TEST_TIMEOUT_S, AppHarness, apps_at
 from damage import JSON_JUNK, JUNK, Damage
 from penstock import Context, flow, job
 from penstock.core.errors import UnreadableRecord
 from penstock.core.events import UNREADABLE
 from penstock.testing.until import until
 
+TEST_TIMEOUT_S = 20
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 
 
@@ -41,8 +41,8 @@ async def tick(input: Any) -> Any:
 
 
 @pytest.fixture
-def app(shared_url: str) -> Callable[[], AppHarness]:
-    return lambda: apps_at(shared_url)(order, patient, asks, tick)
+def app(shared_url: str, app_factory: Any) -> Callable[[], Any]:
+    return lambda: app_factory(shared_url)(order, patient, asks, tick)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def damage(shared_url: str) -> Damage:
     return Damage(shared_url)
 
 
-async def _start_waiting(one: AppHarness, *inputs: int) -> list[str]:
+async def _start_waiting(one: Any, *inputs: int) -> list[str]:
     runs = [await one.start("patient", n) for n in inputs]
     for run in runs:
         await one.wait_for_step(run, "patient", "suspended")
@@ -58,7 +58,7 @@ async def _start_waiting(one: AppHarness, *inputs: int) -> list[str]:
 
 
 @pytest.mark.parametrize("junk", JUNK)
-async def test_an_event_reaches_the_other_waits(app: Callable[[], AppHarness], damage: Damage, junk: str) -> None:
+async def test_an_event_reaches_the_other_waits(app: Callable[[], Any], damage: Damage, junk: str) -> None:
     async with app() as one, one.workers.background():
         runs = await _start_waiting(one, 1, 1, 1)
         (wait,) = await one.waits.list(run=runs[1])
@@ -75,12 +75,12 @@ async def test_an_event_reaches_the_other_waits(app: Callable[[], AppHarness], d
         assert await one.list_dead_letters("penstock-events") == []
 
 
-async def _is_readable(one: AppHarness, run: str) -> bool:
+async def _is_readable(one: Any, run: str) -> bool:
     waits = await one.waits.list(run=run)
     return bool(waits) and all(wait.unreadable is None for wait in waits)
 
 
-async def test_a_damaged_trigger_is_refused_by_name(app: Callable[[], AppHarness], damage: Damage) -> None:
+async def test_a_damaged_trigger_is_refused_by_name(app: Callable[[], Any], damage: Damage) -> None:
     async with app() as one, one.workers.background():
         run = await one.start("asks", 1)
         await one.wait_for_step(run, "asks", "suspended")
@@ -95,7 +95,7 @@ async def test_a_damaged_trigger_is_refused_by_name(app: Callable[[], AppHarness
 
 
 @pytest.mark.parametrize("junk", JUNK)
-async def test_a_damaged_memo_fails_its_step_once(app: Callable[[], AppHarness], damage: Damage, junk: str) -> None:
+async def test_a_damaged_memo_fails_its_step_once(app: Callable[[], Any], damage: Damage, junk: str) -> None:
     async with app() as one, one.workers.background():
         runs = await _start_waiting(one, 1, 2)
         damage.memo(f"{runs[0]}.patient.1", "first#1", JUNK[junk])
@@ -110,7 +110,7 @@ async def test_a_damaged_memo_fails_its_step_once(app: Callable[[], AppHarness],
 
 
 @pytest.mark.parametrize("junk", ["no JSON", "no text", "nothing"])
-async def test_damaged_state(app: Callable[[], AppHarness], damage: Damage, junk: str) -> None:
+async def test_damaged_state(app: Callable[[], Any], damage: Damage, junk: str) -> None:
     async with app() as one:
         for key in "abc":
             await one.state.set(key, key)
@@ -132,7 +132,7 @@ async def test_damaged_state(app: Callable[[], AppHarness], damage: Damage, junk
 @pytest.mark.parametrize("part", ["spec", "target"])
 @pytest.mark.parametrize("junk", [*JUNK, "negative"])
 async def test_a_damaged_schedule_is_paused_and_the_others_fire(
-    app: Callable[[], AppHarness], damage: Damage, part: str, junk: str
+    app: Callable[[], Any], damage: Damage, part: str, junk: str
 ) -> None:
     if part == "target" and junk == "negative":
         pytest.skip("a target has no interval")
@@ -154,19 +154,19 @@ async def test_a_damaged_schedule_is_paused_and_the_others_fire(
         assert await one.schedules.remove("b")
 
 
-async def _fired(one: AppHarness, *ids: str) -> bool:
+async def _fired(one: Any, *ids: str) -> bool:
     done = {job.input for job in await one.jobs.list("ticks", "completed")}
     return done >= set(ids)
 
 
-async def _is_paused(one: AppHarness, id: str) -> bool:
+async def _is_paused(one: Any, id: str) -> bool:
     return next(row.paused for row in await one.schedules.list() if row.id == id)
 
 
 @pytest.mark.parametrize("seq", [1, 2, 3, 4])
 @pytest.mark.parametrize("junk", JSON_JUNK)
 async def test_readers_of_a_stream_pass_a_damaged_event(
-    app: Callable[[], AppHarness], damage: Damage, seq: int, junk: str
+    app: Callable[[], Any], damage: Damage, seq: int, junk: str
 ) -> None:
     async with app() as one, one.workers.background():
         run = await one.start("order", 1)

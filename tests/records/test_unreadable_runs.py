@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from conftest import TEST_TIMEOUT_S, AppHarness, apps_at
 from damage import JUNK, Damage
 from penstock import Context, flow, step
 from penstock.core.errors import UnreadableRecord
 from penstock.ports.store import Retention
 from penstock.testing.until import until
+
+TEST_TIMEOUT_S = 20
 
 
 @flow("order", emits=["order.placed"])
@@ -34,8 +35,8 @@ async def patient(input: Any, ctx: Context) -> str:
 
 
 @pytest.fixture
-def app(shared_url: str) -> Callable[..., AppHarness]:
-    return apps_at(shared_url)
+def app(shared_url: str, app_factory: Any) -> Callable[..., Any]:
+    return app_factory(shared_url)  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def damage(shared_url: str) -> Damage:
 
 @pytest.mark.parametrize("junk", JUNK)
 async def test_its_step_fails_once_and_its_neighbours_complete(
-    app: Callable[..., AppHarness], damage: Damage, junk: str, caplog: pytest.LogCaptureFixture
+    app: Callable[..., Any], damage: Damage, junk: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with app(order, ship) as one:
         runs = [await one.start("order", n) for n in range(5)]
@@ -66,7 +67,7 @@ async def test_its_step_fails_once_and_its_neighbours_complete(
         assert not [record for record in caplog.records if "could not be recorded" in record.getMessage()]
 
 
-async def test_lists_mark_it_and_go_on(app: Callable[..., AppHarness], damage: Damage) -> None:
+async def test_lists_mark_it_and_go_on(app: Callable[..., Any], damage: Damage) -> None:
     async with app(order, ship) as one:
         runs = [await one.start("order", n) for n in range(3)]
         damage.run(runs[1], b"junk")
@@ -85,7 +86,7 @@ async def test_lists_mark_it_and_go_on(app: Callable[..., AppHarness], damage: D
         assert [row.id for row in await one.runs.list(where=1)] == [runs[1]]
 
 
-async def test_what_needs_the_record_is_refused_by_name(app: Callable[..., AppHarness], damage: Damage) -> None:
+async def test_what_needs_the_record_is_refused_by_name(app: Callable[..., Any], damage: Damage) -> None:
     async with app(order, ship) as one:
         run = await one.start("order", 1)
         damage.run(run, b'{"flow":"order","correlationId":"x","startedMs":1,"tags":{"a":null}}')
@@ -104,7 +105,7 @@ async def test_what_needs_the_record_is_refused_by_name(app: Callable[..., AppHa
         assert (await one.runs.get(new)).input == 1
 
 
-async def test_it_can_be_cancelled_and_swept(app: Callable[..., AppHarness], damage: Damage) -> None:
+async def test_it_can_be_cancelled_and_swept(app: Callable[..., Any], damage: Damage) -> None:
     async with app(order, ship, patient) as one:
         run, other = await one.start("order", 1), await one.start("order", 2)
         damage.run(run, b"\xff")
@@ -120,7 +121,7 @@ async def test_it_can_be_cancelled_and_swept(app: Callable[..., AppHarness], dam
         assert await one.runs.list() == []
 
 
-async def test_a_closed_one_stays_closed(app: Callable[..., AppHarness], damage: Damage) -> None:
+async def test_a_closed_one_stays_closed(app: Callable[..., Any], damage: Damage) -> None:
     async with app(order, ship) as one, one.workers.background():
         run, status = await one.run_to_end("order", 1)
         assert status == "completed"
@@ -132,7 +133,7 @@ async def test_a_closed_one_stays_closed(app: Callable[..., AppHarness], damage:
         assert (await one.store.sweep(Retention(runs_before=2**61)))["runs"] == 1
 
 
-async def test_one_that_waits_can_be_cancelled_with_its_waits(app: Callable[..., AppHarness], damage: Damage) -> None:
+async def test_one_that_waits_can_be_cancelled_with_its_waits(app: Callable[..., Any], damage: Damage) -> None:
     async with app(patient) as one:
         async with one.workers.background():
             run = await one.start("patient", 1)
@@ -146,7 +147,7 @@ async def test_one_that_waits_can_be_cancelled_with_its_waits(app: Callable[...,
         assert await one.waits.list(run=run) == []
 
 
-async def test_an_event_to_it_from_a_transaction_fails_once(app: Callable[..., AppHarness], damage: Damage) -> None:
+async def test_an_event_to_it_from_a_transaction_fails_once(app: Callable[..., Any], damage: Damage) -> None:
     async with app(order, ship, patient) as one, one.workers.background():
         run = await one.start("patient", 1)
         await one.wait_for_step(run, "patient", "delayed")
@@ -160,7 +161,7 @@ async def test_an_event_to_it_from_a_transaction_fails_once(app: Callable[..., A
         assert await one.result(other, timeout=TEST_TIMEOUT_S) == "2"
 
 
-async def test_a_repaired_record_continues_from_the_dead_letter(app: Callable[..., AppHarness], damage: Damage) -> None:
+async def test_a_repaired_record_continues_from_the_dead_letter(app: Callable[..., Any], damage: Damage) -> None:
     async with app(order, ship) as one:
         run = await one.start("order", 1)
         record = (await one.store.run(run)).record  # type: ignore[union-attr]
@@ -176,7 +177,7 @@ async def test_a_repaired_record_continues_from_the_dead_letter(app: Callable[..
 
 
 async def test_its_errors_are_logged_once(
-    app: Callable[..., AppHarness], damage: Damage, caplog: pytest.LogCaptureFixture
+    app: Callable[..., Any], damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "penstock")
     async with app(order, ship) as one:

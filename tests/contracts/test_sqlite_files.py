@@ -150,6 +150,58 @@ async def test_a_damaged_schema(tmp_path: Path) -> None:
         await open_and_close(path)
 
 
+@pytest.mark.parametrize("is_read_only", [False, True])
+@pytest.mark.parametrize("part", [0.99, 0.5, 0.1])
+async def test_a_truncated_file_is_refused_unchanged(tmp_path: Path, part: float, is_read_only: bool) -> None:
+    path = tmp_path / "cut.db"
+    await open_and_close(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * part)])
+    before = path.read_bytes()
+    store = SqliteStore(str(path), read_only=is_read_only)
+    with pytest.raises(StoreCorrupt, match=r"cut\.db.*restore it from a backup or use another path"):
+        await store.open()
+    await store.close()
+    assert path.read_bytes() == before
+
+
+async def write_and_keep_log(path: Path, folder: Path) -> Path:
+    """Write jobs a and b with a commit each, and return a copy of the file and its log as a killed process leaves them."""
+    store = SqliteStore(str(path))
+    await store.open()
+    for id in "ab":
+        await apply(store, unit(jobs=[job(id)]))
+    folder.mkdir()
+    for suffix in ("", "-wal"):
+        (folder / f"{path.name}{suffix}").write_bytes(Path(f"{path}{suffix}").read_bytes())
+    await store.close()
+    return folder / path.name
+
+
+@pytest.mark.parametrize("cut", [1, 100, 2000])
+async def test_a_torn_commit_at_the_end_of_the_log_is_dropped(tmp_path: Path, cut: int) -> None:
+    copy = await write_and_keep_log(tmp_path / "store.db", tmp_path / "killed")
+    log = Path(f"{copy}-wal")
+    log.write_bytes(log.read_bytes()[:-cut])
+    store = SqliteStore(str(copy))
+    await store.open()
+    assert [await store.job(id) is not None for id in "ab"] == [True, False]
+    await store.close()
+
+
+async def test_a_log_of_junk_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = SqliteStore(str(path))
+    await store.open()
+    await apply(store, unit(jobs=[job("a")]))
+    await store.close()  # copies the log into the file
+    Path(f"{path}-wal").write_bytes(b"\xee" * 40_000)
+    store = SqliteStore(str(path))
+    await store.open()
+    assert await store.job("a") is not None
+    await store.close()
+
+
 async def test_a_damaged_table(tmp_path: Path) -> None:
     path = tmp_path / "damaged.db"
     await open_and_close(path)

@@ -10,11 +10,11 @@ import msgspec
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.arguments import check_arguments, check_count
-from ..core.errors import RunError, UnknownFlow, UnknownJob, UnknownRun
+from ..core.errors import RunError, UnknownFlow, UnknownJob, UnknownRun, UnreadableJob, UnreadableRecord
 from ..core.ids import dead_letter_id
 from ..core.payload import pack
-from ..flows.run_commands import FlowCommands, read_dead_letter
-from ..jobs.dead_letters import DeadLetter
+from ..flows.run_commands import FlowCommands
+from ..jobs.dead_letters import DeadLetter, read_dead_letter
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow
 from ..ports.unit import Committed, JobState, Unit
@@ -66,7 +66,10 @@ class DeadLetters:
         Args:
             id: Id of the dead letter, or of the job that failed.
         """
-        return read_dead_letter(await self._row(id))
+        letter = read_dead_letter(await self._row(id))
+        if letter.unreadable is not None and not letter.original_job_id:
+            raise UnreadableJob(letter.unreadable)
+        return letter
 
     async def redrive(self, id: str, *, input: Any = None) -> RedriveResult:
         """Put one dead letter back to work.
@@ -84,7 +87,7 @@ class DeadLetters:
         done = RedriveResult()
         try:
             sent = await self._commands.retry_step(failed)
-        except (RunError, UnknownRun) as problem:
+        except (RunError, UnknownRun, UnreadableRecord) as problem:
             done.refused[failed.id] = str(problem)
             return done
         if sent is None:
@@ -105,7 +108,7 @@ class DeadLetters:
 
         Args:
             queue: The queue whose jobs failed.
-            where: Redrive only those for which this function returns true.
+            where: Redrive only those for which this function returns true. Letters without a readable input are left.
             change: Function that returns the new input for a recorded one.
             limit: Maximum number to redrive.
         """
@@ -122,7 +125,9 @@ class DeadLetters:
             if row is None:
                 done.refused[id] = GONE
                 continue
-            payload = None if change is None else pack(change(read_dead_letter(row).original_data))
+            letter = read_dead_letter(row)
+            is_changed = change is not None and letter.unreadable is None
+            payload = pack(change(letter.original_data)) if change is not None and is_changed else None
             await self._redrive(row, done, payload)
         return done
 
@@ -141,7 +146,7 @@ class DeadLetters:
         after: str | None = None
         while rows := await self._store.jobs(self._dlq(queue), JobState.WAITING, after=after, limit=500):
             after = rows[-1].id
-            selected += [row.id for row in rows if where is None or where(read_dead_letter(row))]
+            selected += [row.id for row in rows if where is None or _matches(read_dead_letter(row), where)]
         return selected
 
     async def _row(self, id: str) -> JobRow:
@@ -154,6 +159,9 @@ class DeadLetters:
 
     async def _redrive(self, row: JobRow, done: RedriveResult, payload: bytes | None) -> None:
         letter = read_dead_letter(row)
+        if letter.unreadable is not None and (payload is None or not letter.original_job_id):
+            done.refused[row.id] = f"{letter.unreadable}; redrive it with another input, or discard it"
+            return
         data = payload if payload is not None else pack(letter.original_data)
         sent: str | None
         try:
@@ -163,7 +171,7 @@ class DeadLetters:
                 sent = await self._commands.redrive(row, letter, data)
             else:
                 sent = await self._resend(row, letter, data)
-        except (RunError, UnknownRun, UnknownFlow) as problem:
+        except (RunError, UnknownRun, UnknownFlow, UnreadableRecord) as problem:
             done.refused[row.id] = str(problem)
             return
         if sent is None:
@@ -246,6 +254,11 @@ class DeadLetters:
         if queue.endswith("-dlq") or any(handler.dlq == queue for handler in handlers):
             return queue
         return next((handler.dlq for handler in handlers if handler.queue_name == queue), f"{queue}-dlq")
+
+
+def _matches(letter: DeadLetter, where: Callable[[DeadLetter], bool]) -> bool:
+    """Return whether a letter is selected. The function may read its input: one without input matches nothing."""
+    return letter.unreadable is None and where(letter)
 
 
 def _letter_id(id: str) -> str:

@@ -16,7 +16,6 @@ from ..core.clock import from_iso, to_iso
 from ..core.durations import format_ms
 from ..core.errors import AwaitTimeout, PenstockError
 from ..core.events import Event
-from ..core.payload import unpack
 from ..core.schemas import example_text
 from ..core.tracebacks import describe_error, short_path
 from ..durable.wait_records import EVENT, TIME, TRIGGER
@@ -28,6 +27,7 @@ from ..ports.unit import FLOW, JobState
 from ..settings import Settings
 from .run_actions import jobs_of
 from .store_urls import mask, sqlite_path
+from .views import read_error
 from .waits import WaitView
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 MIN_FREE_DISK_BYTES = 200 * 2**20
 MAX_CLOCK_SKEW_MS = 5_000
 MAX_FAILURES_EXPLAINED = 5
+MAX_RECORDS_CHECKED, MAX_RECORDS_SHOWN = 1000, 5
 _OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
 
 
@@ -101,6 +102,7 @@ async def _check_store(app: App) -> list[Check]:
         await _check_clock(app),
         *([_check_disk(path)] if path else []),
         await _check_stuck_runs(app),
+        *await _check_records(app),
         await _check_queues(app),
         await _check_dead_letters(app),
     ]
@@ -126,10 +128,32 @@ def _check_disk(path: str) -> Check:
 
 
 async def _check_stuck_runs(app: App) -> Check:
-    stuck = await app.store.stuck_runs()
+    stuck = [id for id in await app.store.stuck_runs() if await _is_readable(app, id)]
     if stuck:
         return Check("runs", False, f"{_count(stuck, 'stuck run')}: {', '.join(stuck[:5])}; please report this bug")
     return Check("runs", True, "no stuck runs")
+
+
+async def _is_readable(app: App, run: str) -> bool:
+    """Return whether the record of a run can be read. One that cannot is reported as that, not as stuck."""
+    row = await app.store.run(run)
+    return row is not None and app.runs._find_problem(row) is None
+
+
+async def _check_records(app: App) -> list[Check]:
+    """Look for records that cannot be read, among the newest runs and waits and all schedules."""
+    runs = {row.id: row for row in await app.store.runs(limit=MAX_RECORDS_CHECKED)}
+    for id in await app.store.stuck_runs():
+        if (row := await app.store.run(id)) is not None:
+            runs[id] = row
+    problems = [app.runs._find_problem(row) for row in runs.values()]
+    problems += [wait.unreadable for wait in await app.waits.list(limit=MAX_RECORDS_CHECKED)]
+    problems += [schedule.unreadable for schedule in await app.schedules.list()]
+    found = [problem for problem in problems if problem is not None]
+    if not found:
+        return []
+    more = f"; and {len(found) - MAX_RECORDS_SHOWN} more" if len(found) > MAX_RECORDS_SHOWN else ""
+    return [Check("records", False, "; ".join(found[:MAX_RECORDS_SHOWN]) + more)]
 
 
 async def _check_queues(app: App) -> Check:
@@ -179,7 +203,9 @@ async def why(app: App, run: str) -> list[str]:
     queues = {queue.name: queue for queue in await app.store.queues()}
     workers = _workers(events)
     waits = await app.waits.list(run=run, limit=1000)
-    reasons = [_explain_pause(row, events)] if row.status == PAUSED else []
+    problem = app.runs._find_problem(row)
+    reasons = [problem] if problem is not None else []
+    reasons += [_explain_pause(row, events)] if row.status == PAUSED else []
     for id in await jobs_of(app, run):
         job = await app.store.job(id)
         if job is not None and job.state in _OPEN:
@@ -188,14 +214,15 @@ async def why(app: App, run: str) -> list[str]:
             reasons += [_explain_wait(app, wait) for wait in own] or [
                 _explain_job(app, job, queues[job.queue], workers.get(id, "a worker"))
             ]
-    reasons += engine.explain(row.record)
+    reasons += [wait.unreadable for wait in waits if wait.unreadable is not None]
+    reasons += engine.explain(row.record) if problem is None else []
     return reasons or ["nothing of this run is queued, running or waiting; this is a bug, please report it"]
 
 
 def _workers(events: Sequence[Event]) -> dict[str, str]:
     """Return the worker that last started each job."""
     started: list[dict[str, Any]] = [event.meta or {} for event in events if event.kind == "step.started"]
-    return {meta["jobId"]: f"worker {meta.get('worker')}" for meta in started if "jobId" in meta}
+    return {str(meta["jobId"]): f"worker {meta.get('worker')}" for meta in started if "jobId" in meta}
 
 
 def _explain_end(row: RunRow, events: Sequence[Event], failed: Sequence[StepView]) -> str:
@@ -252,6 +279,8 @@ def _last_change(row: RunRow, events: Sequence[Event]) -> tuple[str, dict[str, A
 
 def _explain_wait(app: App, wait: WaitView) -> str:
     """Say what a step waits for, since when, until when, and how to resolve the wait."""
+    if wait.unreadable is not None:
+        return wait.unreadable
     step = f"step {wait.step!r}" if wait.n == 1 else f"step {wait.step!r} (instance {wait.n})"
     if wait.kind == "time":
         left = max(from_iso(wait.until) - app.clock.now_ms(), 0) if wait.until is not None else 0
@@ -301,7 +330,7 @@ def _explain_delay(app: App, job: JobRow) -> str:
     due = f"at {to_iso(job.due)}, in {format_ms(left)}" if left > 0 else f"now (since {to_iso(job.due)})"
     if not job.failures:
         return f"is due {due}"
-    error = unpack(job.error).get("error", "") if job.error is not None else ""
+    error = read_error(job.error).get("error", "") if job.error is not None else ""
     return f"failed {job.failures} times ({error}); its retry is due {due}"
 
 

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from ..core.arguments import check_arguments, check_tags, resolve_due
 from ..core.clock import datetime_to_ms
 from ..core.durations import Duration, to_ms
-from ..core.errors import PayloadTooLarge, RunCancelled, RunError, RunFailed, UnknownRun, WaitTimeout
+from ..core.errors import (
+    PayloadTooLarge,
+    RunCancelled,
+    RunError,
+    RunFailed,
+    UnknownKind,
+    UnknownRun,
+    UnreadableRecord,
+    WaitTimeout,
+)
 from ..core.events import Event
 from ..core.ids import BadId, event_seq
 from ..core.outage_retry import OutageRetry, deadline
@@ -173,7 +182,7 @@ class Runs:
         )
         if not rows and before is not None and await self._store.run(before) is None:
             raise BadId(f"no run with id {before!r}; before= must be the id of the last run on the previous page")
-        return [run_summary(row, await self._waits_for(row)) for row in rows]
+        return [run_summary(row, await self._waits_for(row), self._find_problem(row)) for row in rows]
 
     async def wait(self, id: str, *, timeout: Duration | None = None) -> RunSummary:
         """Wait until a run has ended, in whatever way.
@@ -360,6 +369,8 @@ class Runs:
         view = engine.view(events)
         if last_event is None and view.status == WAITING and row.status != WAITING:
             view.status = row.status  # a step is queued of which no event tells yet
+        if last_event is None and isinstance(view, RunView):
+            view.id, view.name, view.unreadable = view.id or row.id, view.name or row.flow, self._find_problem(row)
         return view  # type: ignore[no-any-return]
 
     @asynccontextmanager
@@ -374,6 +385,18 @@ class Runs:
             waits = "; ".join(await self._waits_for(await self._row(id)))
             raise WaitTimeout(f"run {id!r} did not end within {timeout}; it is {waits}") if waits else problem from None
 
+    def _find_problem(self, row: RunRow) -> str | None:
+        """Return why the record of a run cannot be read, None if it can."""
+        try:
+            self._app._engines.of_run(row).read_record(row.record)
+        except UnknownKind:
+            return None  # another App may have its engine
+        except Exception as problem:
+            reason = problem.reason if isinstance(problem, UnreadableRecord) else str(problem)
+            hint = "" if row.closed else f", or cancel the run: `penstock runs cancel {row.id}`"
+            return f"the record of run {row.id!r} cannot be read: {reason}; restore it from a backup{hint}"
+        return None
+
     async def _wait(self, id: str, outage_retry: OutageRetry) -> RunRow:
         with self._store.signals.listen(f"run:{id}") as listener:
             while not (row := await outage_retry.call(self._row, id)).closed:
@@ -383,6 +406,8 @@ class Runs:
     async def _result(self, row: RunRow) -> Any:
         if row.status == COMPLETED:
             # From the record, not from the event, where secrets are redacted.
+            if (unreadable := self._find_problem(row)) is not None:
+                raise UnreadableRecord(unreadable)
             result = self._app._engines.of_run(row).result(row.record)
             if result is None:
                 raise PayloadTooLarge(

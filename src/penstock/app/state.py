@@ -7,11 +7,11 @@ from typing import Any
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..context.state import Key, StatePage, join_key, patch_state
+from ..context.state import Key, StatePage, join_key, patch_state, read_value
 from ..core.arguments import check_arguments
 from ..core.durations import Duration, to_ms
 from ..core.ids import check_id
-from ..core.payload import pack, unpack
+from ..core.payload import pack
 from ..ports.unit import Committed, StateWrite, Unit
 from .arguments import check_function
 
@@ -43,8 +43,9 @@ class AppState:
             key: Name of the key: text, or a list of parts that are joined with "/".
             default: What to return if the key does not exist.
         """
-        row = await self._store.state(self._prefix + join_key(key))
-        return default if row is None else unpack(row.value)
+        name = join_key(key)
+        row = await self._store.state(self._prefix + name)
+        return default if row is None else read_value(name, row.value)
 
     async def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> None:
         """Set a key.

@@ -9,12 +9,12 @@ import msgspec
 from ..commit.runtime import Runtime
 from ..core.arguments import check_arguments
 from ..core.clock import to_iso
-from ..core.errors import BadArgument
+from ..core.errors import BadArgument, UnreadableRecord
 from ..core.events import EventBodies
 from ..core.signatures import Signature
 from ..core.text import shorten
 from ..durable.trigger_commands import TriggerCommands
-from ..durable.wait_records import EVENT, TIME, TRIGGER, decode_body
+from ..durable.wait_records import EVENT, TIME, TRIGGER, read_body
 from ..ports.store import WaitRow
 
 KINDS = (TIME, EVENT, TRIGGER)
@@ -36,6 +36,7 @@ class WaitView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     trigger: str | None = None  # webhook, user or api
     signed: bool = False
     schema: Any = None  # JSON schema of a trigger's data
+    unreadable: str | None = None  # why its step and its times are missing
 
 
 @check_arguments
@@ -95,6 +96,8 @@ class Waits:
 
 def describe_wait(wait: WaitView, bodies: EventBodies) -> str:
     """Return what a wait is for and until when, without secrets: `waiting for event order.paid until 2026-…`."""
+    if wait.unreadable is not None:
+        return wait.unreadable
     if wait.kind == TIME:
         return f"sleeping until {wait.until}"
     if wait.kind == EVENT:
@@ -106,8 +109,12 @@ def describe_wait(wait: WaitView, bodies: EventBodies) -> str:
 
 
 def wait_view(row: WaitRow) -> WaitView:
-    """Return a pending wait with its body decoded."""
-    body = decode_body(row.body)
+    """Return a pending wait with its body decoded, or why it cannot be read."""
+    until = to_iso(row.due) if row.due is not None else None
+    try:
+        body = read_body(row)
+    except UnreadableRecord as problem:
+        return WaitView(row.id, row.run, None, row.kind, "", "", until, event=row.topic, unreadable=str(problem))
     return WaitView(
         id=row.id,
         run=row.run,
@@ -115,7 +122,7 @@ def wait_view(row: WaitRow) -> WaitView:
         kind=row.kind,
         name=body.name or body.key.partition("#")[0],
         since=to_iso(body.at),
-        until=to_iso(row.due) if row.due is not None else None,
+        until=until,
         n=body.n,
         event=row.topic,
         match=body.match or None,

@@ -212,8 +212,7 @@ def _percent(step: StepView) -> float | None:
 
 def _detail(step: StepView, now_ms: int) -> str:
     if step.status == "retrying" and step.next_retry_at is not None:
-        wait = max(from_iso(step.next_retry_at) - now_ms, 0)
-        return one_line(f"retry in {format_ms(wait)}: {step.error or ''}")
+        return one_line(f"retry in {_time_left(step.next_retry_at, now_ms)}: {step.error or ''}")
     if step.status in ("failed", "timeout", "retrying"):
         return one_line(step.error or "")
     if step.status == "waiting":
@@ -235,7 +234,7 @@ def describe_waits(step: StepView, now_ms: int) -> str:
 
 def _describe_wait(type_: str | None, data: dict[str, Any], now_ms: int) -> str:
     until = data.get("resumeAt") or data.get("until")
-    left = f" until {until} (in {format_ms(max(from_iso(until) - now_ms, 0))})" if until else ""
+    left = f" until {until} (in {_time_left(until, now_ms)})" if until else ""
     match type_:
         case "time":
             return f"sleeping{left}"
@@ -244,6 +243,14 @@ def _describe_wait(type_: str | None, data: dict[str, Any], now_ms: int) -> str:
             return f"waiting for event {data.get('eventKind')}{match}{left}"
         case _:
             return f"waiting for trigger {data.get('name') or data.get('triggerId')}{left}"
+
+
+def _time_left(until: Any, now_ms: int) -> str:
+    """Return how long it is until a time; "?" if a damaged event has another value there."""
+    try:
+        return format_ms(max(from_iso(until) - now_ms, 0))
+    except (AttributeError, TypeError, ValueError):
+        return "?"
 
 
 def _last_partial(partials: list[Any]) -> str:

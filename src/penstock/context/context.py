@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.durations import Duration
 from ..core.events import BadEmit
-from ..core.payload import unpack
+from ..core.payload import show_stored
 from ..core.retry import RetryOption
 from ..durable.calls import require_name_and_function
 from ..ports.store import ChildRow, ChildState
@@ -308,7 +308,7 @@ class Context:
         """Return what the children returned, each under its key, `bull:<queue>:<id>`."""
         self._channel.check()
         rows = await self._channel.list_children()
-        return {row.key: unpack(row.value) for row in rows if row.value is not None}
+        return {row.key: show_stored(row.value) for row in rows if row.value is not None}
 
     async def failed_children(self) -> dict[str, str]:
         """Return the errors of children whose failure this job ignores, each under its key."""

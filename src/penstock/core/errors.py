@@ -5,8 +5,10 @@
     ├── BadArgument              BadDuration
     ├── NotFound                 UnknownFlow · UnknownStep · UnknownQueue · UnknownRun · UnknownJob ·
     │                            UnknownKind · UnknownSchedule
-    ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation
+    ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
+    │                            UnreadableJob
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt
+    ├── UnreadableRecord
     ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·
     │   │                        StaleAttempt · ContextClosed · AwaitTimeout · CallFailed · VersionMismatch ·
     │   │                        ChildFailed · ChildrenPending · RunnerLost
@@ -124,6 +126,12 @@ class PayloadTooDeep(PayloadError):
     code = "payload_too_deep"
 
 
+class UnreadableJob(PayloadError):
+    """A stored job cannot be decoded. It fails without being run, and is not retried."""
+
+    code = "unreadable_job"
+
+
 class SchemaViolation(PayloadError):
     """A payload does not match the declared model or JSON schema."""
 
@@ -172,6 +180,16 @@ class NamespaceMismatch(StoreError):
     """The store belongs to another namespace."""
 
     code = "namespace_mismatch"
+
+
+class UnreadableRecord(PenstockError):
+    """One record of the store cannot be decoded: its bytes are damaged, or another program wrote them."""
+
+    code = "unreadable_record"
+
+    def __init__(self, message: str, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason or message  # why, without the name of the record and what to do
 
 
 class HandlerError(PenstockError):

@@ -16,6 +16,7 @@ from .text import shorten
 
 MAX_STREAM_CHARS = 500
 STREAM_TYPES = ("flow", "trigger", "webhook", "entity", "queue", "global")
+UNREADABLE = "schema.unreadable"  # the kind of an event whose body cannot be read
 # Only the engine writes kinds with these prefixes; user code may not emit them.
 RESERVED_PREFIXES = ("flow.", "step.", "job.", "trigger.", "schema.", "buffer.", "schedule.", "state.")
 
@@ -74,8 +75,14 @@ encode_body: Callable[[EventBody], bytes] = _encoder.encode
 
 
 def decode_event(stream: str, seq: int, ms: int, body: bytes) -> Event:
-    """Build an event from its stream, the position the store assigned and the stored body."""
-    return _complete(stream, event_id(ms, seq), ms, _stored.decode(body))
+    """Build an event from its stream, the position the store assigned and the stored body.
+
+    A body that cannot be read becomes an event of the kind UNREADABLE, so that readers of the stream continue."""
+    try:
+        return _complete(stream, event_id(ms, seq), ms, _stored.decode(body))
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as problem:
+        reason = {"error": f"this event cannot be read: {str(problem)[:200]} ({len(body):,} bytes)"}
+        return _complete(stream, event_id(ms, seq), ms, _Stored(UNREADABLE, data=reason))
 
 
 def build_event(stream: str, id: str, body: dict[str, Any]) -> Event:

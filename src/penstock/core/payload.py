@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from .errors import NotJSON, PayloadTooDeep, PayloadTooLarge
+from .errors import NotJSON, PayloadTooDeep, PayloadTooLarge, UnreadableJob
 from .text import escape_line, has_lone_surrogate, shorten
 
 MAX_PAYLOAD_BYTES = 64 * 1024
@@ -29,6 +29,8 @@ _decoder = msgspec.json.Decoder()
 NULL = b"null"
 Path = str | tuple[Any, Any]
 """Where a value is: the name of the whole, or the path of the outer value with a key or an index."""
+# What decoding stored values may raise: any program can write to a queue.
+DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 
 
 def pack(value: Any, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> bytes:
@@ -48,12 +50,27 @@ def unpack(data: bytes) -> Any:
     return _decoder.decode(data)
 
 
-def unpack_foreign(data: bytes, job: str) -> Any:
-    """Decode the input of a job that another program may have written."""
+def unpack_stored(data: bytes, what: str) -> Any:
+    """Decode stored bytes that any program may have written. Raise UnreadableJob if they are not JSON.
+
+    The error does not quote them: they may hold secrets."""
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise NotJSON(f"the input of job {job!r} is not valid JSON: {problem}") from None
+    except DECODE_ERRORS as problem:
+        raise UnreadableJob(f"{what} must be valid JSON, got {describe_stored(data)}: {problem}") from None
+
+
+def show_stored(data: bytes) -> Any:
+    """Return stored bytes decoded, or as text if they are not JSON."""
+    try:
+        return _decoder.decode(data)
+    except DECODE_ERRORS:
+        return data.decode(errors="replace") if isinstance(data, bytes) else str(data)
+
+
+def describe_stored(data: Any) -> str:
+    """Return the type and the size of a stored value."""
+    return f"{len(data):,} bytes" if isinstance(data, bytes) else f"a value of type {type(data).__name__}"
 
 
 def parse_json(text: str | bytes, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> Any:

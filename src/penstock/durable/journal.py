@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
-from ..core.errors import DuplicateName, HistoryLimit, NonDeterminism, ReplayError
+from ..core.errors import DuplicateName, HistoryLimit, NonDeterminism, ReplayError, UnreadableRecord
 from ..core.payload import pack
+from ..core.stored import describe_problem
 from ..ports.unit import Memo, NewEvent, NewJob, WaitChange
 
 MAX_CALLS = 10_000
@@ -76,6 +77,7 @@ class JournalCall(msgspec.Struct, frozen=True):
 
 _decode_entry = msgspec.json.Decoder(JournalEntry).decode
 _decode_effects = msgspec.json.Decoder(EffectCounts).decode
+REPLAY_HINT = "restore it from a backup, or start the work again: `penstock runs replay RUN`"
 encode = msgspec.json.Encoder().encode
 
 
@@ -105,12 +107,21 @@ class Journal:
     def _load(self, memos: dict[str, bytes]) -> None:
         for name, value in memos.items():
             self._size += len(value)
-            if name.startswith(EFFECTS):
-                effects = _decode_effects(value)
-                if effects.total >= self.recorded_effects.total:  # none of them ever gets less
-                    self.recorded_effects = effects
-            elif "#" in name and not name.startswith(("patch:", "~")) and not name.endswith(RESULT):
-                self.entries[name] = _decode_entry(value)
+            try:
+                self._load_one(name, value)
+            except Exception as problem:
+                reason = describe_problem(problem, value)
+                raise UnreadableRecord(
+                    f"{self.about}: its record {name!r} cannot be read: {reason}; {REPLAY_HINT}"
+                ) from None
+
+    def _load_one(self, name: str, value: bytes) -> None:
+        if name.startswith(EFFECTS):
+            effects = _decode_effects(value)
+            if effects.total >= self.recorded_effects.total:  # none of them ever gets less
+                self.recorded_effects = effects
+        elif "#" in name and not name.startswith(("patch:", "~")) and not name.endswith(RESULT):
+            self.entries[name] = _decode_entry(value)
 
     @property
     def is_replaying(self) -> bool:

@@ -27,7 +27,7 @@ from ..ports.unit import Committed, Memo, NewWait, Refused, StateWrite, Unit
 from .journal import encode
 from .signed_calls import read_signed_call, sign_call
 from .triggers import hash_token, is_trigger_id, new_secret, token_memo
-from .wait_records import TRIGGER, WaitBody, WaitResult, build_trigger_event, decode_body, resolve_wait
+from .wait_records import TRIGGER, WaitBody, WaitResult, build_trigger_event, read_body, resolve_wait
 
 
 class TriggerCommands:
@@ -62,7 +62,7 @@ class TriggerCommands:
         if row is None or row.kind != TRIGGER:
             raise UnknownTrigger(f"no trigger with id {id[:60]!r}; run `penstock waits` to see the pending triggers")
         self._check_state(row)
-        secret, body = new_secret(), decode_body(row.body)
+        secret, body = new_secret(), read_body(row)
         body.tokens.append(hash_token(secret))
         memo = Memo(row.scope, token_memo(body.key, secret), encode(hash_token(secret)))
         wait = NewWait(row.id, row.run, row.scope, TRIGGER, encode(body), row.due, row.job)
@@ -109,7 +109,7 @@ class TriggerCommands:
         id, _, secret = token.rpartition("/")[2].partition(".")
         row = await self._store.wait_row(id) if is_trigger_id(id) else None
         if row is not None and row.kind == TRIGGER and secret.isascii():
-            body = decode_body(row.body)
+            body = read_body(row)
             hashed = hash_token(secret)
             # Compare with every token, so that the time it takes reveals nothing.
             if any([hmac.compare_digest(hashed, known) for known in body.tokens]):  # noqa: C419

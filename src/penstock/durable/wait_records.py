@@ -12,10 +12,11 @@ from ..core.durations import format_ms
 from ..core.errors import AwaitTimeout
 from ..core.events import EventBodies, EventBody
 from ..core.ids import digest
+from ..core.stored import read_stored
 from ..ports.store import WaitRow
 from ..ports.unit import Memo, NewEvent, NewJob, NewWait, SettleWait, Unit, WaitChange
 from .call_recorder import CallSession
-from .journal import RESULT, encode
+from .journal import REPLAY_HINT, RESULT, encode
 
 TIME, EVENT, TRIGGER = "time", "event", "trigger"
 RUN_ID_TIME_CHARS = 13  # the characters of a UUIDv7 that hold its time
@@ -50,7 +51,18 @@ class WaitResult(msgspec.Struct, omit_defaults=True):
 
 
 decode_body = msgspec.json.Decoder(WaitBody).decode
-decode_result = msgspec.json.Decoder(WaitResult).decode
+_decode_result = msgspec.json.Decoder(WaitResult).decode
+
+
+def read_body(row: WaitRow) -> WaitBody:
+    """Decode the body of a wait. Raise UnreadableRecord if it is damaged."""
+    what, hint = f"wait {row.id!r} of run {row.run!r}", f"cancel the run: `penstock runs cancel {row.run}`"
+    return read_stored(decode_body, row.body, what, hint)
+
+
+def decode_result(data: bytes) -> WaitResult:
+    """Decode how a wait ended. Raise UnreadableRecord if it is damaged."""
+    return read_stored(_decode_result, data, "the recorded result of a wait", REPLAY_HINT)
 
 
 class WaitSession(CallSession, Protocol):

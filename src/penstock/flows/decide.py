@@ -209,14 +209,17 @@ class Decider:
         self._append_event("flow.resumed", {"reason": reason, "status": self._record.status})
         return self._decision()
 
-    def on_redrive(self, step: str, n: int, job: str) -> Decision:
-        """Redrive a dead step: undo the record of its failure and reopen the run."""
+    def on_redrive(self, step: str, n: int, job: str, *, is_undecided: bool = False) -> Decision:
+        """Redrive a dead step: undo the record of its failure and reopen the run.
+
+        The record could not be read when an undecided one failed, and still counts it as open."""
         record = self._record
-        counts = record.counts_of(step)
-        counts.failed -= 1
-        counts.open += 1
-        record.failed -= 1
-        record.failures = [f for f in record.failures if (f.step, f.n) != (step, n)]
+        if not is_undecided:
+            counts = record.counts_of(step)
+            counts.failed -= 1
+            counts.open += 1
+            record.failed -= 1
+            record.failures = [f for f in record.failures if (f.step, f.n) != (step, n)]
         reopened = record.status == FAILED
         record.status = RUNNING
         self._append_event("step.redriven", {"jobId": job}, step, {"jobId": job, **_instance_meta(n)})

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..commit.runtime import Runtime
+from ..core.arguments import check_optional_text
 from ..core.errors import ConfigError
 from ..core.ids import check_job_id, check_name, uuid7
 from ..core.options import check_priority
@@ -61,7 +62,7 @@ class JobBuilder:
         run or job whose handler enqueues it.
         """
         data = pack(input, f"the input of a job of queue {check_name(queue, 'queue name')!r}")
-        handler = self._runtime.registry().job(queue, name or "*")
+        handler = self._runtime.registry().job(queue, check_optional_text(name, "the name of a job") or "*")
         rate_key, published = None, _published_options(handler, options)
         if priority is not None:
             check_priority(priority)

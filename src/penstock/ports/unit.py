@@ -176,6 +176,7 @@ class Claim(msgspec.Struct, frozen=True):
     memos: dict[str, bytes] = {}
     at: int = 0  # when it was claimed, by the store's clock
     kind: str = FLOW  # of the run: which engine understands it
+    unreadable: str | None = None  # why the job cannot be decoded: it fails and is not run
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed"):

@@ -13,7 +13,8 @@ from cronsim import CronSim, CronSimError
 from ..core.arguments import check_count
 from ..core.clock import MAX_TIME_MS, datetime_to_ms, to_iso
 from ..core.durations import Duration, to_ms
-from ..core.errors import BadArgument, ConfigError
+from ..core.errors import BadArgument, ConfigError, UnreadableRecord
+from ..core.stored import read_stored
 from ..core.text import shorten
 from ..ports.store import ScheduleRow
 from ..ports.unit import ScheduleMove
@@ -69,11 +70,26 @@ _target_decoder = msgspec.json.Decoder(Target)
 
 
 def decode_spec(row: ScheduleRow) -> ScheduleSpec:
-    return _spec_decoder.decode(row.spec)
+    """Decode when a schedule fires. Raise UnreadableRecord if that is damaged."""
+    return read_stored(_read_spec, row.spec, f"the times of schedule {row.id!r}", _hint(row))
+
+
+def _read_spec(data: bytes) -> ScheduleSpec:
+    spec = _spec_decoder.decode(data)
+    if sum(one is not None for one in (spec.every_ms, spec.cron, spec.at_ms)) != 1:
+        raise ValueError("it has not exactly one of every, cron and at")
+    if spec.every_ms is not None and spec.every_ms < MIN_INTERVAL_MS:
+        raise ValueError(f"its interval is {spec.every_ms} ms")
+    return spec
 
 
 def decode_target(row: ScheduleRow) -> Target:
-    return _target_decoder.decode(row.target)
+    """Decode what a schedule starts. Raise UnreadableRecord if that is damaged."""
+    return read_stored(_target_decoder.decode, row.target, f"the target of schedule {row.id!r}", _hint(row))
+
+
+def _hint(row: ScheduleRow) -> str:
+    return f"add the schedule again, or remove it: `penstock schedules remove {row.id}`"
 
 
 # Validation
@@ -288,7 +304,7 @@ def renew_schedule(was: ScheduleRow | None, id: str, spec: ScheduleSpec, target:
     if was is None:
         return ScheduleRow(id, encode(spec), encode(target), first_slot(spec, now))
     next_ = was.next
-    if next_ is None or decode_spec(was).times != spec.times:
+    if next_ is None or _has_other_times(was, spec):
         next_ = first_slot(spec, now, was.last)
     if spec.limit is not None and was.fired >= spec.limit:
         next_ = None
@@ -297,9 +313,17 @@ def renew_schedule(was: ScheduleRow | None, id: str, spec: ScheduleSpec, target:
     return ScheduleRow(id, encode(spec), encode(target), next_, was.last, was.paused, was.fired)
 
 
+def _has_other_times(was: ScheduleRow, spec: ScheduleSpec) -> bool:
+    try:
+        return decode_spec(was).times != spec.times
+    except UnreadableRecord:
+        return True
+
+
 def resume_schedule(row: ScheduleRow, now: int) -> ScheduleRow:
     """Return a paused schedule as resumed. Slots that passed during the pause are not fired."""
-    next_ = row.next
+    next_, spec = row.next, decode_spec(row)
+    decode_target(row)  # one that cannot be read stays paused
     if next_ is not None and next_ <= now:
-        next_ = next_slot(decode_spec(row), now)
+        next_ = next_slot(spec, now)
     return msgspec.structs.replace(row, next=next_, paused=False)

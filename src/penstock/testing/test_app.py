@@ -18,7 +18,7 @@ from ..app.waits import WaitView
 from ..app.workers import RunnerFactory
 from ..core.durations import Duration, to_ms
 from ..core.signatures import Signature
-from ..durable.wait_records import TRIGGER, decode_body
+from ..durable.wait_records import TRIGGER, read_body
 from ..flows.reducer import RunView
 from ..flows.run_record import CANCELLED, COMPLETED
 from ..jobs.job_trees import Node
@@ -186,7 +186,7 @@ class TestApp(App):
             raise AssertionError(_not_one(trigger, found, waits))
         row = await self.store.wait_row(found[0].id)
         assert row is not None
-        return await self.waits._triggers.resolve(row, decode_body(row.body), data, signature)
+        return await self.waits._triggers.resolve(row, read_body(row), data, signature)
 
     def crash(self, step: str, *, attempt: int = 1, after: bool = False) -> None:
         """Crash an attempt of a step, or of a job. The job runs again when its lease expires.

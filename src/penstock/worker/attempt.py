@@ -18,14 +18,17 @@ from ..core.errors import (
     StoreUnavailable,
     SuspendSwallowed,
     Suspension,
+    UnreadableJob,
+    UnreadableRecord,
     WorkerLost,
 )
-from ..core.payload import NULL, pack, unpack, unpack_foreign
+from ..core.payload import NULL, pack, unpack, unpack_stored
 from ..durable import declared_waits
 from ..durable.declared_waits import TimeoutHandover
 from ..durable.journal import PendingWrites
 from ..durable.session import OUTDATED, DurableSession
 from ..ports.runner import Task
+from ..ports.unit import Claim
 from ..telemetry.logging import enter_attempt, leave_attempt
 from .channel import AttemptServices, WorkerChannel
 from .outcomes import (
@@ -43,6 +46,13 @@ from .outcomes import (
 from .quarantine import is_given_up
 
 
+def read_input(claim: Claim) -> Any:
+    """Return the input of a claimed job. Raise UnreadableJob if the job cannot be decoded."""
+    if claim.unreadable is not None:
+        raise UnreadableJob(claim.unreadable)
+    return unpack_stored(claim.payload, "the input")
+
+
 class Attempt:
     """Runs one claim's handler once. Its channel carries what the handler emits, asks and records."""
 
@@ -51,7 +61,13 @@ class Attempt:
         self.is_abandoned = False  # the worker shuts down and cancels the attempt's task
         self._has_called = False  # the handler
         self._services = services
-        self._channel = self._open_channel()
+        self._unreadable: UnreadableRecord | None = None  # why its memos cannot be read
+        try:
+            self._channel = self._open_channel()
+        except UnreadableRecord as problem:
+            self._unreadable = problem
+            work.claim = msgspec.structs.replace(work.claim, memos={})
+            self._channel = self._open_channel()
 
     def _open_channel(self) -> WorkerChannel:
         return WorkerChannel(self.work, self._services)
@@ -63,7 +79,8 @@ class Attempt:
         except StoreError:
             raise
         except Exception as problem:  # raised while the result was being built
-            return self.bare_failure(ErrorInfo.from_exception(problem, self.work.bodies))
+            error = ErrorInfo.from_exception(problem, self.work.bodies)
+            return self.bare_failure(error, isinstance(problem, UnreadableRecord))
 
     @property
     def launched(self) -> Sequence[Launch]:
@@ -93,11 +110,13 @@ class Attempt:
     async def _run(self) -> AttemptResult:
         work, claim, channel = self.work, self.work.claim, self._channel
         try:
+            if self._unreadable is not None:
+                raise self._unreadable
             if claim.crashes and is_given_up(claim, self._services.max_crashes):
                 raise WorkerLost(
                     f"{claim.crashes} workers died or stalled while running {claim.job}; it is not retried"
                 )
-            result = await self._call(work.handler.check_input(unpack_foreign(claim.payload, claim.job)))
+            result = await self._call(work.handler.check_input(read_input(claim)))
             return await self._success(result)
         except Suspension:
             if (problem := channel.session.journal.problem) is not None:

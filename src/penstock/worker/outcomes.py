@@ -19,6 +19,7 @@ from ..core.errors import (
     ReplayError,
     Retry,
     StaleAttempt,
+    UnreadableRecord,
     WorkerLost,
 )
 from ..core.events import EventBodies
@@ -44,7 +45,7 @@ MAX_MESSAGE = 2_000
 MAX_HINT = 500
 # Secrets are hidden before the text is cut: half a key would not be recognised.
 REDACTION_MARGIN = 8_000
-_NEVER_RETRIED = (PayloadError, WorkerLost, StaleAttempt, ReplayError, AwaitTimeout, ChildFailed)
+_NEVER_RETRIED = (PayloadError, WorkerLost, StaleAttempt, ReplayError, AwaitTimeout, ChildFailed, UnreadableRecord)
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -47,8 +47,9 @@ def list_jobs(
     """
     secrets = SecretFilter(common, reveal)
     rows = asyncio.run(_list(common, queue, state, after, read_limit(limit)))
+    columns = (*_COLUMNS, "unreadable") if any(row.unreadable for row in rows) else _COLUMNS
     print_rows(
-        [job_to_dict(row, secrets) for row in rows], _COLUMNS, json=common.json, empty=_describe_none(queue, state)
+        [job_to_dict(row, secrets) for row in rows], columns, json=common.json, empty=_describe_none(queue, state)
     )
     return 0
 
@@ -159,7 +160,7 @@ async def _act(common: CommonOptions, id: str, refusal: str, act: Callable[[App]
 
 def job_to_dict(row: JobView, secrets: SecretFilter) -> dict[str, Any]:
     """Return what `jobs --json` prints."""
-    error = row.error or {}
+    error = row.error if isinstance(row.error, dict) else {"error": row.error}
     found = {
         "id": row.id,
         "queue": row.queue,
@@ -181,4 +182,6 @@ def job_to_dict(row: JobView, secrets: SecretFilter) -> dict[str, Any]:
         "result": row.result,
         "error": error.get("error"),
     }
+    if row.unreadable is not None:
+        found["unreadable"] = row.unreadable
     return secrets.redact_fields(found, "input", "progress", "result", "error")

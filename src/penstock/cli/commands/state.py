@@ -90,7 +90,9 @@ def list_keys(
     found = asyncio.run(_list(common, run, prefix, after, read_limit(limit)))
     secrets = SecretFilter(common, reveal)
     rows = [{"key": key, "value": secrets.redact_value(key, value)} for key, value in found.items()]
-    print_rows(rows, ("key", "value"), json=common.json, empty="No keys.")
+    print_rows(rows, ("key", "value"), json=common.json, empty="No keys." if not found.unreadable else "")
+    for problem in found.unreadable.values():
+        warn(problem)
     if found.next is not None:
         warn(f"There are more keys. The next page: --after {shlex.quote(found.next)}")
     return 0

@@ -39,7 +39,8 @@ def list_waits(
     empty = "No pending waits." if run is None else f"Run {run} has no pending waits."
     secrets = SecretFilter(common, reveal)
     rows = [_wait_to_dict(wait, secrets.redact_value("match", wait.match)) for wait in found]
-    print_rows(rows, _COLUMNS, json=common.json, empty=empty)
+    columns = (*_COLUMNS, "unreadable") if any(wait.unreadable for wait in found) else _COLUMNS
+    print_rows(rows, columns, json=common.json, empty=empty)
     return 0
 
 

@@ -12,6 +12,13 @@ SELECT * FROM penstock.finish_jobs(
 -- name: renew_leases
 SELECT penstock.renew_leases($1, $2, $3, $4, $5);
 
+-- name: started_events
+SELECT pk, id, started_prefix FROM penstock.jobs
+WHERE queue = ANY ($1) AND state IN (0, 1, 2) AND started_stream IS NOT NULL AND pk > $2 ORDER BY pk LIMIT $3;
+
+-- name: clear_started_events
+UPDATE penstock.jobs SET started_stream = NULL, started_prefix = NULL WHERE pk = ANY ($1);
+
 -- name: now_ms
 SELECT penstock.now_ms(NULL);
 

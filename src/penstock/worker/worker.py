@@ -24,7 +24,7 @@ from .outcomes import Engine, JobReturn
 from .polling import ClaimPoller
 from .quarantine import Quarantine, alone_memo
 from .recording import record_result, report_end, report_start
-from .unreadable import build_bare_end, is_unreadable
+from .unreadable import build_bare_end, is_permanent
 from .work_scope import WorkScope
 
 log = logging.getLogger("penstock.worker")
@@ -240,7 +240,7 @@ class Worker:
         If the reason may pass, nothing is recorded until the job has crashed too often: the lease expires, and the job
         is claimed again."""
         log.error("attempt %d of %s could not be recorded", claim.attempt, claim.job, exc_info=problem)
-        is_final = is_unreadable(problem) or claim.crashes >= max(self._services.max_crashes, 1)
+        is_final = is_permanent(problem) or claim.crashes >= max(self._services.max_crashes, 1)
         if isinstance(problem, StoreError | UnknownKind) or not is_final:
             return False
         try:

@@ -6,6 +6,7 @@ worker lives, and every command that reads the store works."""
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,6 +23,7 @@ from penstock.ports.store import Retention
 from penstock.testing.until import until
 
 TEST_TIMEOUT_S = 20
+IS_FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
 VICTIMS = 5  # rows that are damaged, each with another value
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 WRONG_TYPES: dict[str, list[Any]] = {
@@ -81,6 +83,7 @@ ROWS = {
     "children": "parent = 'tree-bad{n}'",
     "dedupes": "key = 'bad{n}'",
     "holds": "queue = 'queue-bad{n}'",
+    "store_info": "name = 'bad{n}'",
 }
 
 
@@ -103,6 +106,7 @@ def template(folder: Path, app_factory: Any) -> Path:
             db.execute("INSERT INTO units VALUES (?, 1)", (f"bad{n}",))
             db.execute("INSERT INTO queues VALUES (?, 0)", (f"queue-bad{n}",))
             db.execute("INSERT INTO holds VALUES (?, 1)", (f"queue-bad{n}",))
+            db.execute("INSERT INTO store_info VALUES (?, '1')", (f"bad{n}",))
     return path
 
 
@@ -166,7 +170,8 @@ def test_a_wrong_value_fails_alone(
 ) -> None:
     _damage(store, table, column, WRONG_VALUES[type_])
     asyncio.run(_complete_the_good(app_factory(f"sqlite:///{store}")(*HANDLERS)))
-    _call_commands(f"sqlite:///{store}", capsys)
+    if IS_FULL or COLUMNS.index((table, column, type_)) % 4 == 0:  # they take most of the time
+        _call_commands(f"sqlite:///{store}", capsys)
 
 
 def _damage(store: Path, table: str, column: str, values: list[Any]) -> None:

@@ -235,7 +235,7 @@ async def test_a_result_that_cannot_be_stored_is_a_permanent_failure(memory: Any
         assert status == "failed"
         failed = (await a.events_of(run, "step.failed"))[0].data
         assert (failed["code"], failed["willRetry"]) == (code, False)
-        assert "the result of odd" in failed["error"]
+        assert "the result of 'odd'" in failed["error"]
         assert await a.run_for_result("fine") == "fine"
 
 

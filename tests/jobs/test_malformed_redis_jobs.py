@@ -119,6 +119,8 @@ async def mailbox(app_factory: Any, caplog: pytest.LogCaptureFixture) -> AsyncIt
     @job(queue=QUEUE)
     async def send(ctx: Any) -> str:
         calls.append(ctx.job_id)
+        if ctx.job_id == "large":
+            raise ValueError("too large")
         if ctx.job_id == "slow":
             await asyncio.sleep(3600)
         return "sent"
@@ -298,6 +300,9 @@ async def test_a_queue_that_cannot_be_read_stops_alone(
         return any("cannot claim from queue 'other'" in record.getMessage() for record in caplog.records)
 
     await until(warned, 20)
+    mailbox.redis.sadd(b"nq:queues", "other")
+    assert "other" in [queue.name for queue in await mailbox.app.queues.list()]
+    await mailbox.check_alive()
     mailbox.redis.delete(broken, b"bull:other:marker")
     assert await mailbox.app.jobs.result(await mailbox.app.enqueue("other", {}), timeout=20) == "other"
     assert any("queue 'other' can be claimed from again" in record.getMessage() for record in caplog.records)
@@ -365,4 +370,30 @@ async def test_children_that_cannot_be_read_stop_no_parent(mailbox: Mailbox) -> 
         row = await mailbox.ended(f"parent-{n}")
         assert row.attempt == 1
     assert len(await mailbox.app.jobs.children("odd")) == 3
+    await mailbox.check_alive()
+
+
+async def test_a_job_too_large_for_a_dead_letter_fails_once(mailbox: Mailbox) -> None:
+    mailbox.write(b"bad", {**GOOD, b"name": b"x" * 300_000, b"data": b"{oops"})
+    mailbox.write(b"large", {**GOOD, b"name": b"fail", b"data": b'"' + b"x" * 300_000 + b'"'})
+    mailbox.write_good("good")
+    await mailbox.wait_for("good")
+    for id in ("bad", "large"):
+        row = await mailbox.ended(id)
+        assert (id, row.state, row.failures, row.attempt) == (id, JobState.FAILED, 1, 1)
+    assert "too many" in ((await mailbox.app.dead_letters.get("large")).unreadable or "")
+    await mailbox.check_alive()
+
+
+async def test_names_of_other_queues_and_streams_that_are_not_utf8(mailbox: Mailbox) -> None:
+    """A commit names them as topics: its answer, and the message to other processes, can still be read."""
+    mailbox.redis.sadd(b"nq:queues", b"\xff")
+    mailbox.write(b"child", {**GOOD, b"parentKey": b"bull:\xff:1"})
+    mailbox.write(b"stream", {**GOOD, b"nq:stream": b"\xff", b"nq:started": b"{"})
+    mailbox.write(b"wrong", {**GOOD, b"nq:stream": BASE + b"wait", b"nq:started": b"{"})
+    mailbox.write(b"half", {**GOOD, b"nq:stream": b"nq:queue:mail"})
+    mailbox.write_good("good")
+    await mailbox.wait_for("good", "child", "stream", "wrong", "half")
+    assert len(mailbox.calls) == 5
+    assert await mailbox.app.queues.list()
     await mailbox.check_alive()

@@ -73,7 +73,7 @@ def problems(reply: Any) -> list[QueueProblem]:
 
 def topics(reply: Any) -> set[str]:
     """Return the topics that the claim changed."""
-    return set(reply[4].decode().split("\n")) if reply[4] else set()
+    return set(reply[4].decode(errors="replace").split("\n")) if reply[4] else set()
 
 
 def drained(reply: Any) -> set[str]:

@@ -258,4 +258,4 @@ def batches(units: Sequence[Unit]) -> list[list[Part]]:
 
 def topics(replies: Sequence[Any]) -> set[str]:
     """Return the topics that the commits changed."""
-    return {topic for reply in replies if reply[0] for topic in reply[0].decode().split("\n")}
+    return {topic for reply in replies if reply[0] for topic in reply[0].decode(errors="replace").split("\n")}

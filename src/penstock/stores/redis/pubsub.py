@@ -110,4 +110,4 @@ class Subscription:
     def _receive(self, message: list[bytes]) -> None:
         origin, _, topics = message[2].partition(b"\n")
         if origin != self._origin:
-            self._notify(topics.decode().split("\n"))
+            self._notify(topics.decode(errors="replace").split("\n"))

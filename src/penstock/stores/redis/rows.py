@@ -71,7 +71,7 @@ def set_aside(reply: list[Any], prefix: str) -> str:
 
 def queue(reply: list[Any]) -> QueueRow:
     name, paused, *counts = reply
-    return QueueRow(name.decode(), bool(paused), dict(zip(COUNTED_STATES, counts, strict=True)))
+    return QueueRow(_text(name) or "", bool(paused), dict(zip(COUNTED_STATES, counts, strict=True)))
 
 
 def run(reply: list[Any]) -> RunRow:

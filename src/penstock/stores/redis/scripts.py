@@ -62,7 +62,7 @@ FULL_PATH = Function(
     "children",
     "end_attempt",
     Function("commit_full", "add_job", "read_units", "check_unit", "write_unit", "commit_full"),
-    Function("claim_full", "claim_full"),
+    Function("claim_full", "recover_jobs", "claim_full"),
     returns="commit_full, claim_full",
 )
 FAST_STEPS = Function("load_fast_steps", "fast/bullmq", "fast/steps")

@@ -147,7 +147,7 @@ class RedisStore:
     async def _admin(self, *parts: Part | None) -> Any:
         ((reply, topics),) = await self._send([("admin", ["" if part is None else part for part in parts])])
         if topics:
-            self.signals.fire(topics.decode().split("\n"))
+            self.signals.fire(topics.decode(errors="replace").split("\n"))
         return reply
 
     # Commits
@@ -235,7 +235,7 @@ class RedisStore:
         return [rows.feed_item(item) for item in found]
 
     async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]:
-        return [name.decode() for name in await self._read("streams", prefix, after, limit)]
+        return [name.decode(errors="replace") for name in await self._read("streams", prefix, after, limit)]
 
     async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
         async def remove(limit: int) -> int:

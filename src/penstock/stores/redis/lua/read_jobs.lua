@@ -120,9 +120,13 @@ function READS.queues()
   local rows = {}
   for _, name in ipairs(call('SMEMBERS', NS .. 'queues')) do
     local base = base_key(name)
-    local function size(set) return call('ZCARD', base .. set) end
-    rows[#rows + 1] = {name, call('HEXISTS', base .. 'meta', 'paused'),
-      call('LLEN', base .. 'wait') + size('prioritized'), size('delayed'), call('LLEN', base .. 'active'),
+    local function count(command, key, field)
+      local found = field and try(command, base .. key, field) or try(command, base .. key)
+      return type(found) == 'number' and found or 0 -- a key of another type
+    end
+    local function size(set) return count('ZCARD', set) end
+    rows[#rows + 1] = {name, count('HEXISTS', 'meta', 'paused'),
+      count('LLEN', 'wait') + size('prioritized'), size('delayed'), count('LLEN', 'active'),
       size('nq:suspended'), size('completed'), size('failed'), size('nq:cancelled'), size('waiting-children'),
       size('nq:held')}
   end

@@ -17,13 +17,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs bench faults lock clean
+.PHONY: help setup demo test check spec docs bench faults lock clean
 
 help:
 	@echo "make setup    the virtual environment $(VENV), with this package and the tools"
 	@echo "make demo     a small shop: a flow, a crash and its recovery, shown live; needs no tools"
 	@echo "make test     check, then every test, on three processes; at most twelve minutes on two cores"
 	@echo "make check    ruff, mypy and the import rules"
+	@echo "make spec     which items of the specifications a test proves, and which have no test yet"
 	@echo "make docs     the documentation as a site, in site/"
 	@echo "make bench    benchmarks of Penstock and other engines on this machine"
 	@echo "make faults   the fault suite at full length; about forty minutes"
@@ -61,6 +62,9 @@ check: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+spec: setup
+	@$(BIN)/python tools/spec_report.py $(ARGS)
 
 docs: setup
 	@$(BIN)/python tools/generate_cli.py

@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from .core.errors import AwaitTimeout, PenstockError, Permanent, RateLimited, Retry
     from .core.events import Event
     from .core.retry import Backoff, RetryPolicy
-    from .core.signatures import sign
+    from .core.signatures import Signature, sign
     from .durable.declared_waits import Await
-    from .durable.trigger_commands import Signature
     from .handlers.decorators import flow, job, step
     from .handlers.subscriptions import Subscription
     from .jobs.job_trees import Node
@@ -55,7 +54,7 @@ _PLACES = {
     "RateLimited": ".core.errors",
     "Retry": ".core.errors",
     "RetryPolicy": ".core.retry",
-    "Signature": ".durable.trigger_commands",
+    "Signature": ".core.signatures",
     "Subscription": ".handlers.subscriptions",
     "SyncApp": ".app",
     "SyncContext": ".context.sync_context",

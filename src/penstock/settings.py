@@ -17,12 +17,15 @@ from .core.durations import Duration, to_ms
 from .core.errors import SettingError
 from .core.ids import BadId, check_name, check_namespace
 from .core.near_match import did_you_mean
+from .core.text import check_text, shorten
 
 Names = str | Sequence[str]
 Retention = Duration | Literal["never", "off"]
 DEFAULT_URL = "sqlite:///.penstock/penstock.db"
 PREFIX = "PENSTOCK_"
 DEFAULT = "default"
+MAX_COUNT = 1_000_000_000
+MAX_URL_CHARS = 4_000
 # Not settings: the CLI reads PENSTOCK_DEBUG, the tests read PENSTOCK_FAULTS.
 _OTHER_VARIABLES = {"PENSTOCK_FAULTS", "PENSTOCK_DEBUG"}
 
@@ -94,11 +97,19 @@ class Settings:
         ours = [key for key in environment if key.startswith(PREFIX) and key not in _OTHER_VARIABLES]
         reader.add({key.removeprefix(PREFIX).lower(): environment[key] for key in ours}, _variable)
         reader.add({name: value for name, value in (arguments or {}).items() if value is not None}, _argument)
-        return cls(**reader.values, sources=MappingProxyType(reader.sources))
+        values = reader.values
+        if "url" in values:
+            values["url"] = expand_url(values["url"], values.get("namespace", cls.namespace))
+        return cls(**values, sources=MappingProxyType(reader.sources))
 
     def source(self, name: str) -> str:
         """Return the source of a value."""
         return self.sources.get(name, DEFAULT)
+
+
+def expand_url(url: str, namespace: str) -> str:
+    """Return a store URL with `{namespace}` replaced, so that one URL gives each namespace a store of its own."""
+    return url.replace("{namespace}", namespace.strip("{}"))
 
 
 def list_names() -> list[str]:
@@ -143,13 +154,15 @@ def _toml(path: Path, *table: str) -> Mapping[str, Any]:
         found: Any = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+    except (OSError, ValueError) as problem:  # not UTF-8, not TOML, or a number of thousands of digits
         raise SettingError(f"cannot read {path.name}: {problem}") from None
-    for name in table:
+    except RecursionError:
+        raise SettingError(f"cannot read {path.name}: it is nested too deeply") from None
+    for n, name in enumerate(table, 1):
         found = found.get(name, {})
-    if not isinstance(found, dict):
-        raise SettingError(f"{path.name}: [{'.'.join(table)}] must be a table of settings, got {found!r}")
-    return found
+        if not isinstance(found, dict):
+            raise SettingError(f"{path.name}: [{'.'.join(table[:n])}] must be a table, got {shorten(found)}")
+    return found  # type: ignore[no-any-return]
 
 
 _DURATIONS = {"lease", "grace", "retain_runs", "retain_jobs", "retain_events"}
@@ -167,32 +180,37 @@ def _convert(name: str, value: Any) -> Any:
     if name in _DURATIONS:
         return _duration(name, value)
     if name in _COUNTS:
-        return None if name.startswith("keep_") and value == "all" else _count(name, value)
+        return None if name.startswith("keep_") and isinstance(value, str) and value == "all" else _count(name, value)
     if name in _LISTS:
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
             raise ValueError(
-                f'{name} must be a list of strings or a comma-separated string such as "a,b", got {value!r}'
+                f'{name} must be a list of strings or a comma-separated string such as "a,b", got {shorten(value)}'
             )
-        words = [part.strip() for part in parts]
+        words = [check_text(part, name).strip() for part in parts]
         return tuple(check_name(word, "queue name") if name == "queues" else word for word in words if word)
     if name == "namespace":
-        return check_namespace(str(value))
-    if name in _CHOICES and value not in _CHOICES[name]:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, _CHOICES[name]))}, got {value!r}")
-    return str(value)
+        return check_namespace(value)
+    if name in _CHOICES and (not isinstance(value, str) or value not in _CHOICES[name]):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, _CHOICES[name]))}, got {shorten(value)}")
+    return check_text(value, name, MAX_URL_CHARS)
 
 
 def _count(name: str, value: Any) -> int:
     """Convert a value from a file or a variable to a whole number."""
-    text = str(value).strip()
-    if isinstance(value, bool) or not text.isdecimal() or int(text) < _COUNTS[name]:
-        raise ValueError(f"{name} must be a whole number of at least {_COUNTS[name]}, got {value!r}")
-    return int(text)
+    count: object = value
+    if isinstance(value, str) and value.strip().isdecimal():
+        # Python reads no number of more than 4300 digits.
+        count = int(value) if len(value) < 100 else MAX_COUNT + 1
+    if isinstance(count, bool) or not isinstance(count, int) or count < _COUNTS[name]:
+        raise ValueError(f"{name} must be a whole number of at least {_COUNTS[name]}, got {shorten(value)}")
+    if count > MAX_COUNT:
+        raise ValueError(f"{name} must be at most {MAX_COUNT:,}, got {shorten(value)}")
+    return count
 
 
 def _duration(name: str, value: Any) -> int | None:
-    if value in ("never", "off"):
+    if isinstance(value, str) and value in ("never", "off"):
         if not name.startswith("retain_"):
             raise ValueError(f"{name} cannot be switched off; use a duration such as 30s")
         return None

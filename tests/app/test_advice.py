@@ -35,6 +35,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
         ("male", None, "queue 'male' has no handler here; did you mean 'mail'?"),
         ("zzz", None, "queue 'zzz' has no handler here; known queues: mail, pictures"),
         ("orders", None, "queue 'orders' has no handler here; known queues: mail, pictures"),
+        ("pictures", None, "queue 'pictures' has only handlers of named jobs; pass name=, known jobs: resize"),
         ("pictures", "rezise", "job 'rezise' in queue 'pictures' has no handler here; did you mean"),
     ],
 )

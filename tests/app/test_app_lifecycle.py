@@ -85,6 +85,7 @@ def ours() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")}
 
 
+@pytest.mark.spec("000-4.1.1", "000-12.1")
 async def test_everything_that_starts_also_stops(app: Any) -> None:
     before = asyncio.all_tasks()
     async with app(order, ship, add, concurrency=5) as a:
@@ -115,6 +116,7 @@ async def test_closing_waits_for_the_last_live_output(app: Any) -> None:
     assert {task.get_name() for task in asyncio.all_tasks() - before} == set()
 
 
+@pytest.mark.spec("000-4.1.1")
 async def test_closing_twice_and_opening_twice(memory: Any) -> None:
     a = memory(order)
     await a.close()
@@ -134,10 +136,11 @@ async def test_a_closed_app_raises(app: Any) -> None:
         lambda: a.enqueue("sums", [1]),
         lambda: a.events.read("nq:global"),
     ):
-        with pytest.raises(StoreUnavailable, match="closed"):
+        with pytest.raises(StoreUnavailable, match=r"^this App is closed, and with it the store .*; call it before"):
             await ask()
 
 
+@pytest.mark.spec("000-4.1.1")
 async def test_an_app_that_was_never_opened_raises(memory: Any) -> None:
     a = memory(order)
     for ask in (
@@ -202,6 +205,7 @@ async def test_an_app_inside_a_server_that_handles_requests(app: Any) -> None:
         await worker
 
 
+@pytest.mark.spec("003-3.5")
 async def test_runs_are_listed_by_flow_and_status_and_by_page(app: Any) -> None:
     @flow("other")
     async def other() -> None:
@@ -317,6 +321,7 @@ def _gone(before: int) -> None:
 # Settings
 
 
+@pytest.mark.spec("000-3.6")
 def test_settings_from_the_environment_and_arguments_over_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for name, value in {
@@ -364,6 +369,7 @@ def test_a_bad_setting_names_its_source_and_valid_values(
         Settings.load(given, env)
 
 
+@pytest.mark.spec("000-3.6")
 @pytest.mark.parametrize("url", ["nosuch://x", "mysql://u:s3cret@h/db", "file.db", ""])
 async def test_an_unknown_url_scheme_is_refused_without_the_password(url: str) -> None:
     app = App(url or "nonsense", handlers=[])

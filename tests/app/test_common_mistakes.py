@@ -209,5 +209,5 @@ async def test_the_bad_input_of_many_is_named(memory: Any) -> None:
 async def test_a_fork_at_a_missing_event_raises(memory: Any) -> None:
     async with memory(nap) as app:
         run = await app.start("nap", "")
-        with pytest.raises(BadId, match="invalid event id 5; an event id looks like"):
-            await app.runs.fork(run, 5)
+        with pytest.raises(BadId, match="invalid event id '5'; an event id looks like"):
+            await app.runs.fork(run, "5")

@@ -92,6 +92,7 @@ async def test_a_waiting_run_is_never_swept_and_a_swept_run_leaves_nothing(app: 
         await asyncio.wait_for(paid.wait(), 20)
 
 
+@pytest.mark.spec("000-3.22", "001-0.2", "001-6.1", "001-6.6")
 async def test_jobs_and_events_by_count(app: Any) -> None:
     async with app(mail, keep_jobs=3, keep_events=4) as a, a.workers.background():
         for n in range(8):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from penstock import Context, flow
 
 
+@pytest.mark.spec("000-4.3.4")
 async def test_pages_of_the_shared_state(app: Any) -> None:
     async with app() as a:
         for n in range(5):

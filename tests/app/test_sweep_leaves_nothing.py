@@ -21,12 +21,12 @@ from penstock.testing.contracts.cleanup import sweep_all
 
 # The tables of SQLite and Postgres. `streams` has a row for each queue, one for the global stream and one for the order of
 # all events (SQLite only): event ids continue where they ended. `waits` has the wait by which an event starts a flow.
-TABLES = {"queues", "streams", "schedules", "waits", "schema_versions"}
+TABLES = {"queues", "streams", "schedules", "waits", "schema_versions", "store_info"}
 # The same in Redis, with BullMQ's own keys of a queue.
 KEYS = {
     "nq:queues", "nq:streams", "nq:stream_heads", "nq:schedules", "nq:schedules:due", "nq:schedule:*", "nq:wait:*",
     "nq:waits:flow", "nq:topic:*", "nq:topic_keys:*", "nq:run:*:waits", "nq:sweep_cursors",
-    "bull:*:meta", "bull:*:id", "bull:*:events", "bull:*:marker", "bull:*:metrics:*", "bull:*:stalled-check", "bull:*:pc",
+    "bull:*:namespace", "bull:*:meta", "bull:*:id", "bull:*:events", "bull:*:marker", "bull:*:metrics:*", "bull:*:stalled-check", "bull:*:pc",
     "bull:*:metrics:completed:*", "bull:*:nq:dedupe_until:*",  # the latter with a test's clock only, else Redis expires it
 }  # fmt: skip
 
@@ -46,7 +46,7 @@ async def order(input: Any, ctx: Context) -> Any:
 @step(flow="order", on="order.packed", mode="each")
 async def send(packed: Any, ctx: Context) -> None:
     if packed["n"] == 2:
-        trigger = await ctx.wait.trigger("approval", timeout="2d")
+        trigger = await ctx.wait.trigger("approval", timeout="2d", signed="SWEEP_SECRET")
         await trigger.wait()
 
 
@@ -82,7 +82,10 @@ async def _work(app: TestApp) -> None:
     run = await app.start("order", {"id": 7}, key="seven")
     await app.advance("2h")
     await app.emit("order.paid", {"id": 7})
-    await app.fire("approval", {"ok": True}, run=run)
+    await app.settle()
+    (trigger,) = await app.waits.list(run=run, kind="trigger")
+    token = await app.waits.token(trigger.id)
+    await app.waits.fire(token, signature=await app.waits.sign(token, {"ok": True}))
     await app.finish(run)
     cancelled = await app.start("order")
     await app.settle()
@@ -106,8 +109,10 @@ async def _work(app: TestApp) -> None:
     await app.settle()
 
 
+@pytest.mark.spec("000-4.3.7")
 @pytest.mark.parametrize("kind", STORE_URLS)
-async def test_nothing_is_left_but_what_is_listed(kind: str, tmp_path: Path) -> None:
+async def test_nothing_is_left_but_what_is_listed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEP_SECRET", "a secret of at least 24 bytes")
     url = STORE_URLS[kind](tmp_path)
     handlers = (order, send, audit, broken, mail, kept, book)
     async with TestApp(url, handlers=handlers) as app:

@@ -53,6 +53,7 @@ def test_a_flow_is_shown(penstock: Callable) -> None:
     assert "[unknown_flow]" in penstock("flows", "show", "gret").err
 
 
+@pytest.mark.spec("003-9.5")
 def test_a_flow_is_drawn(penstock: Callable, project: Path) -> None:
     assert penstock("diagram", "greet").lines == [
         "┌───────┐",
@@ -131,6 +132,8 @@ def test_settings_and_their_sources(penstock: Callable, project: Path, monkeypat
     assert found["url"] == ("redis://user:***@host/0", "argument url")
     assert found["grace"][1] == "default"
     assert "5.0 s" in penstock("settings").out
+    (kept,) = [line for line in penstock("settings").lines if line.startswith("keep_runs")]
+    assert kept.split()[1] == "all"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

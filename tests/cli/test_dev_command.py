@@ -98,6 +98,7 @@ def result(penstock: Callable, flow: str, key: str) -> object:
     return penstock("runs", "show", key, "--json").json["result"]
 
 
+@pytest.mark.spec("000-11.7")
 def test_a_changed_file_is_reloaded(dev: Dev, penstock: Callable) -> None:
     assert result(penstock, "which", "a") == "one"
     changes = dev.change("which.py", VERSION.format(queue="which", version="two"))
@@ -233,6 +234,7 @@ async def test_polling_finds_added_changed_and_removed_files(tmp_path: Path) -> 
     await changes.aclose()
 
 
+@pytest.mark.spec("000-11.7")
 def test_app_reload(project: Path) -> None:
     """In a process of its own, because it imports files."""
     code = """

@@ -67,6 +67,8 @@ def test_jobs_with_an_order_key_wait_for_each_other(penstock: Callable) -> None:
     [
         (["pictres"], "no job or job queue named 'pictres'; did you mean 'pictures'?", "queue"),
         (["greet"], "it is a queue of steps; `penstock start FLOW` adds to it; known job queues: ", "queue"),
+        (["mail"], "queue 'mail' has only handlers of named jobs; pass --name check (known names: check, send)", "job"),
+        (["zzz"], "; known job queues: mail, pictures; known jobs: ", "queue"),
         (["pictures", "--input", "{"], "the value of --input is not valid JSON", "not_json"),
         (["pictures", "--delay", "-5s"], "invalid duration '-5s'", "usage"),
         (["pictures", "--key", "a b"], "invalid job id 'a b'", "bad_id"),
@@ -75,7 +77,7 @@ def test_jobs_with_an_order_key_wait_for_each_other(penstock: Callable) -> None:
             "priority must be a whole number from 0 (first) to 2,097,151, got -1",
             "bad_priority",
         ),
-        (["mail", "--name", "check", "--input", "7"], "the input of check does not match", "schema_violation"),
+        (["mail", "--name", "check", "--input", "7"], "the input of 'check' does not match", "schema_violation"),
         (
             ["pictures", "--url", ":memory:"],
             "is in memory and is lost when this command ends. Use a file",

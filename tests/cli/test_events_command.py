@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock import App
 from penstock.core.events import EventBody, encode_body, encode_event
 from penstock.ports.unit import NewEvent, RunWrite, Unit
@@ -28,6 +30,7 @@ def records(answer: Any) -> list[Any]:
     return [json.loads(line) for line in answer.lines]
 
 
+@pytest.mark.spec("001-6.5")
 def test_json_lines_are_the_envelopes(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "mine", "--input", '"Ada"')
     found = records(penstock("events", "mine", "--json"))

@@ -49,7 +49,7 @@ def test_commands_show_the_frames(penstock: Callable, run: str, command: tuple[s
 
 def test_doctor_names_the_line(penstock: Callable, run: str) -> None:
     answer = penstock("doctor", run)
-    assert f"ValueError: it does not work at workers/fails.py, line {LINE}" in answer.out
+    assert f"ValueError: it does not work at workers/fails.py:{LINE} in fails" in answer.out
     assert "penstock dlq show f-1.fails.1.dlq" in answer.out
 
 

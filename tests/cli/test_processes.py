@@ -83,6 +83,7 @@ def test_they_work_in_parallel_and_stop_together(fleet: Fleet, penstock: Callabl
     assert {penstock("runs", "show", key, "--json").json["result"] for key in ("a", "b")} == pids
     output = fleet.stop()
     assert output.count("Stopped.") == 2
+    assert output.count("to stop immediately") == 1, "the parent prints it for all"
     assert output.endswith("All stopped.\n")
     assert not any(map(is_alive, pids))
 

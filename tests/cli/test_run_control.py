@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,30 @@ def test_emit_and_fire_resolve_waits(penstock: Callable, project: Path, waiting:
     assert penstock("runs", "show", "mine", "--json").json["result"] == ["ada", "yes"]
 
 
+def test_a_signed_trigger_is_fired_where_its_secret_is_set(
+    penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed = ASKS.format(first=FIRST).replace('type="user"', 'signed="BANK_SECRET"')
+    (project / "workers" / "asks.py").write_text(signed)
+    penstock("start", "asks", "--key", "mine", "--input", "7")
+    penstock("emit", "paid", "--data", '{"order": 7, "by": "ada"}')
+    work_until("trigger")
+    id, token = penstock("waits", "--kind", "trigger", "--json").json["id"], (project / "token").read_text()
+    assert f"`penstock fire --sign $(penstock waits token {id})` fires it" in penstock("doctor", "mine").out
+    unsigned = penstock("fire", token, "--data", '"yes"')
+    assert (unsigned.code, "run `penstock fire --sign` where BANK_SECRET is set [bad_signature]" in unsigned.err) == (
+        2, True,
+    )  # fmt: skip
+    assert "BANK_SECRET, which is not set in this process" in penstock("fire", "--sign", token).err
+    monkeypatch.setenv("BANK_SECRET", "too short")
+    weak = penstock("fire", "--sign", token)
+    assert (weak.code, "BANK_SECRET is a key of 9 bytes" in weak.err, "too short" in weak.err) == (2, True, False)
+    monkeypatch.setenv("BANK_SECRET", "a secret of at least 24 bytes")
+    assert penstock("fire", "--sign", token, "--data", '"yes"').out == "Fired. Run mine resumes.\n"
+    work_until(None)
+    assert penstock("runs", "show", "mine", "--json").json["result"] == ["ada", "yes"]
+
+
 def test_a_waiting_run_is_exported_and_imported(penstock: Callable, project: Path, waiting: None) -> None:
     assert penstock("export", "mine", "saved.jsonl").code == 0
     other = ("--url", "sqlite:///other.db")
@@ -170,3 +195,64 @@ def test_check_finds_a_renamed_call(penstock: Callable, project: Path, waiting: 
 def test_the_engines_own_queue_is_listed_with_all(penstock: Callable, waiting: None) -> None:
     assert not [line for line in penstock("queues").lines if line.startswith("penstock-events")]
     assert [line for line in penstock("queues", "--all").lines if line.startswith("penstock-events")]
+
+
+def test_doctor_suggests_data_that_fits_the_schema_of_a_trigger(penstock: Callable, project: Path) -> None:
+    schema = '{"type": "object", "properties": {"ok": {"type": "boolean"}, "by": {}}, "required": ["ok", "by"]}'
+    (project / "workers" / "asks.py").write_text(
+        "from penstock import flow\n\n@flow('asks')\nasync def asks(order, ctx):\n"
+        f"    trigger = await ctx.wait.trigger('approval', schema={schema})\n    return await trigger.wait()\n"
+    )
+    penstock("start", "asks", "--key", "mine")
+    work_until("trigger")
+    (reason,) = penstock("doctor", "mine", "--json").json["reasons"]
+    command, data = re.search(r"`penstock fire \$\((.*)\) --data '(.*)'` fires it", reason).groups()  # type: ignore[union-attr]
+    token = penstock(*command.split()[1:]).lines[0]
+    assert penstock("fire", token).code == 2, "without data it does not match"
+    assert penstock("fire", token, "--data", data).code == 0
+
+
+EXPIRES = """
+from penstock import flow
+
+@flow("asks")
+async def asks(order, ctx):
+    paid = await ctx.wait.event("paid", timeout="{timeout}")
+    return paid.data
+"""
+
+
+def test_doctor_does_not_advise_to_retry_an_expired_wait(penstock: Callable, project: Path) -> None:
+    (project / "workers" / "asks.py").write_text(EXPIRES.format(timeout="10ms"))
+    penstock("run", "asks", "--key", "mine")
+    end, failure = penstock("doctor", "mine", "--json").json["reasons"]
+    assert "`penstock runs retry" not in end
+    assert "`penstock runs replay mine` starts a new run with the same input" in end
+    assert failure.count("asks.py") == 1
+    assert penstock("doctor", "mine").out.count("Run mine") == 1
+    (project / "workers" / "asks.py").write_text(EXPIRES.format(timeout="1h"))
+    penstock("runs", "retry", "mine")
+    work_until(None)
+    assert penstock("runs", "show", "mine", "--json").json["status"] == "failed", "a retry finds the expired wait"
+    fork = re.search(r"`penstock (runs fork mine --at \S+)` repeats only that step", end)
+    assert fork is not None
+    assert penstock(*fork[1].split(), "--key", "again").code == 0
+    penstock("emit", "paid", "--data", '"ada"')
+    assert penstock("run", "asks", "--key", "again", "--json").json["result"] == "ada"
+
+
+def test_check_accepts_a_new_call(penstock: Callable, project: Path, waiting: None) -> None:
+    workers = project / "workers" / "asks.py"
+    more = 'await ctx.run("notify", print)\n    ctx.emit("asked")\n    paid = '
+    workers.write_text(workers.read_text().replace("paid = ", more, 1))
+    assert penstock("check").code == 1
+    assert penstock("check", "--accept", "other").code == 1
+    answer = penstock("check", "--accept", "notify")
+    assert answer.code == 0
+    assert "notify#1 has no record and comes before" in answer.out
+    assert "[call_added, accepted]" in answer.out
+    (problem,) = penstock("check", "--accept", "notify", "--json").json["problems"]
+    assert (problem["is_accepted"], problem["breaks"]) == (True, False)
+    workers.write_text(workers.read_text().replace('await ctx.run("notify", print)', "pass"))
+    assert penstock("check").code == 1
+    assert penstock("check", "--accept", "asked").code == 0

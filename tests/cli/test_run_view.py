@@ -65,9 +65,9 @@ def test_without_unicode() -> None:
 @pytest.mark.parametrize(
     ("rest", "last"),
     [
-        ({"status": "completed", "result": {"a": 1}, "duration": 10}, 'result {"a":1}'),
-        ({"status": "failed", "error": "no", "duration": 10}, "error no"),
-        ({"status": "cancelled", "reason": "enough", "duration": 10}, "reason enough"),
+        ({"status": "completed", "result": {"a": 1}, "completed_at": START}, 'result {"a":1}'),
+        ({"status": "failed", "error": "no", "completed_at": START}, "error no"),
+        ({"status": "cancelled", "reason": "enough", "completed_at": START}, "reason enough"),
     ],
 )
 def test_the_last_line_of_an_ended_run(rest: dict[str, Any], last: str) -> None:
@@ -119,3 +119,25 @@ def test_markup_in_a_result_is_printed_as_text() -> None:
     assert draw(view(status="completed", result="[bold]x[/bold] [/nope]", duration=1))[-1] == (
         "result [bold]x[/bold] [/nope]"
     )
+
+
+def test_the_time_of_an_ended_run_is_that_of_its_events() -> None:
+    run = view(status="completed", completed_at="2026-01-01T00:00:00.100Z", duration=97)
+    assert render_text(run, NOW).splitlines()[0] == "shop r-1 completed in 100 ms"
+
+
+def test_a_waiting_run_shows_how_long_it_waits() -> None:
+    steps = [StepView(name, status="waiting", await_type="event", await_data={"eventKind": "paid"}) for name in "ab"]
+    steps[0].await_since, steps[1].await_since = "2026-01-01T00:00:00.500Z", "2026-01-01T00:00:02.000Z"
+    assert render_text(view(*steps), NOW).splitlines()[0] == "shop r-1 waiting for 500 ms"
+
+
+def test_a_deadline_that_does_not_fit_gets_a_line_of_its_own() -> None:
+    data = {"eventKind": "payment.confirmed", "match": {"order": 7}, "until": "2026-01-01T00:01:02.500Z"}
+    run = view(StepView("wait_for_payment", status="waiting", attempt=1, await_type="event", await_data=data))
+    lines = draw(run, width=80)
+    assert " ".join(" ".join(lines[1:]).split()) == (
+        '… wait_for_payment waiting for event payment.confirmed {"order":7} until 2026-01-01T00:01:02.500Z (in 1 min 0 s)'
+    )
+    assert all(len(line) <= 80 for line in lines)
+    assert len(draw(run, width=140)) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,14 @@ def test_doctor_reports_each_problem_once(penstock: Callable, project: Path, opt
     answer = penstock("doctor", *options)
     assert (answer.code, (answer.out + answer.err).count("no_such_module")) == (2, 1)
     assert "warning: " in penstock("flows").err  # other commands still log it
+
+
+def test_doctor_has_a_line_for_each_problem_of_the_worker_files(penstock: Callable, project: Path) -> None:
+    for name in ("a", "b"):
+        (project / "workers" / f"{name}.py").write_text("import no_such_module\n")
+    lines = [line for line in penstock("doctor").lines if "no_such_module" in line]
+    assert len(lines) == 2
+    assert len({line.index(str(project)) for line in lines}) == 1, "aligned"
 
 
 def test_doctor_finds_problems(penstock: Callable, project: Path) -> None:
@@ -140,12 +149,18 @@ def test_a_run_is_exported_and_imported_as_it_was(penstock: Callable, project: P
         assert penstock(*look, *OTHER).out == penstock(*look).out
 
 
-def test_open_and_failed_runs_continue_in_another_store(penstock: Callable, project: Path) -> None:
+def test_open_and_failed_runs_continue_in_another_store(
+    penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     penstock("run", "fails", "--key", "bad")
     penstock("start", "greet", "--key", "open", "--input", '"Ada"')
     penstock("start", "greet", "--key", "late", "--delay", "1h")
     assert penstock("export", "--all", "all.jsonl", "--json").json == {"runs": 3, "file": "all.jsonl"}
-    assert penstock("import", "all.jsonl", *OTHER, "--json").json == {"runs": 3}
+    assert penstock("export", "--all", "-").out == (project / "all.jsonl").read_text()
+    assert not (project / "-").exists()
+    assert "unknown option --al [usage]" in penstock("export", "--al").err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((project / "all.jsonl").read_bytes())))
+    assert penstock("import", "-", *OTHER, "--json").json == {"runs": 3}
     assert "result Hello, Ada!" in penstock("run", "greet", "--key", "open", *OTHER).out
     assert [json.loads(line)["run"] for line in penstock("dlq", "list", "fails", "--json", *OTHER).lines] == ["bad"]
     assert penstock("runs", "retry", "bad", *OTHER).code == 0

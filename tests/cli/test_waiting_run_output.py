@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,3 +60,27 @@ def test_promote_explains_itself(penstock: Callable, run: str) -> None:
 def test_a_queued_step_is_not_running(penstock: Callable) -> None:
     penstock("start", "greet", "--key", "q-1")
     assert "no worker has claimed it" in penstock("runs", "show", "q-1").out
+
+
+def test_the_deadline_is_the_same_in_every_command(penstock: Callable, run: str) -> None:
+    (wait,) = [json.loads(line) for line in penstock("waits", "--json").lines]
+    for command in (["runs"], ["runs", "show", run], ["doctor", run]):
+        assert f"until {wait['until']}" in penstock(*command).out
+
+
+SLEEPS = """
+from penstock import Context, flow
+
+@flow("sleeps")
+async def sleeps(input, ctx: Context):
+    await ctx.wait.time("10ms")
+    return "awake"
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_run_in_a_pipe_prints_what_it_waits_for(penstock: Callable, project: Path, options: list[str]) -> None:
+    (project / "workers" / "sleeps.py").write_text(SLEEPS)
+    answer = penstock("run", "sleeps", *options)
+    assert answer.code == 0
+    assert ("Step sleeps is sleeping until 20" in answer.err) == (not options)

@@ -110,6 +110,7 @@ def only(style: Style, script: Script, **options: Any) -> Any:
     return flow("only", **options)(style(script))
 
 
+@pytest.mark.spec("000-8.3", "001-1.10")
 async def test_the_identity_of_a_step(app: Any, style: Style) -> None:
     def begin(input: Any, ctx: Any) -> Any:
         yield ctx.emit("go", 1)
@@ -128,6 +129,7 @@ async def test_the_identity_of_a_step(app: Any, style: Style) -> None:
         assert two == [run, "only", "identify", 2, 1, "side", f"{run}.identify.2", "c"]
 
 
+@pytest.mark.spec("000-6.2")
 async def test_the_identity_of_a_job(app: Any, style: Style) -> None:
     def identify(input: Any, ctx: Any) -> Any:
         yield None
@@ -140,6 +142,7 @@ async def test_the_identity_of_a_job(app: Any, style: Style) -> None:
         assert (await a.jobs.result(other, timeout=20))[-1] == "c"
 
 
+@pytest.mark.spec("000-7.31")
 async def test_every_way_to_emit(app: Any, style: Style) -> None:
     def script(input: Any, ctx: Any) -> Any:
         yield ctx.emit("plain.kind", {"a": 1})
@@ -183,6 +186,7 @@ async def test_emitting_events_with_a_type_key(app: Any, style: Style) -> None:
         assert view.emitted == []
 
 
+@pytest.mark.spec("001-1.4")
 @pytest.mark.parametrize(
     "kind",
     [
@@ -248,6 +252,7 @@ async def test_a_step_that_declares_nothing_may_emit_nothing(memory: Any, style:
         assert (await a.run_to_end("only"))[1] == "failed"
 
 
+@pytest.mark.spec("001-1.6", "001-1.14")
 async def test_an_unserializable_value_is_refused_at_the_call(memory: Any, style: Style) -> None:
     def script(input: Any, ctx: Any) -> Any:
         refused = []
@@ -268,6 +273,7 @@ async def test_an_unserializable_value_is_refused_at_the_call(memory: Any, style
         assert await a.run_for_result("only") == ["not_json", "payload_too_large", "not_json", "not_json", "not_json"]
 
 
+@pytest.mark.spec("000-4.2.1", "000-4.2.3", "000-6.2", "003-2.19")
 async def test_levels_and_fields_of_logs(app: Any, style: Style) -> None:
     def script(input: Any, ctx: Any) -> Any:
         yield ctx.log("plain")
@@ -300,6 +306,7 @@ async def test_levels_and_fields_of_logs(app: Any, style: Style) -> None:
         assert {e.meta["attempt"] for e in logs} == {1}
 
 
+@pytest.mark.spec("000-1.2")
 async def test_logs_progress_and_partials_are_visible_before_the_step_ends(app: Any, style: Style) -> None:
     latch = style.latch()
 
@@ -329,6 +336,7 @@ async def test_logs_progress_and_partials_are_visible_before_the_step_ends(app: 
         assert "only.at.the.end" in await a.kinds(run)
 
 
+@pytest.mark.spec("000-7.18")
 async def test_a_jobs_progress_is_on_its_row_and_on_its_queues_stream(app: Any, style: Style) -> None:
     latch = style.latch()
 
@@ -351,6 +359,7 @@ async def test_a_jobs_progress_is_on_its_row_and_on_its_queues_stream(app: Any, 
         assert kinds == ["job.added", "job.active", "job.progress", "job.partial", "log", "job.completed"]
 
 
+@pytest.mark.spec("000-7.27")
 async def test_too_many_frames_drop_the_oldest_and_report_it(app: Any, style: Style) -> None:
     latch, started, logged = style.latch(), threading.Event(), threading.Event()
 
@@ -383,6 +392,7 @@ async def test_too_many_frames_drop_the_oldest_and_report_it(app: Any, style: St
 # State
 
 
+@pytest.mark.spec("000-2.4", "000-3.11", "000-4.3.1", "000-4.3.2", "000-4.3.8", "000-8.9", "000-15.1")
 async def test_state_is_shared_only_by_the_steps_of_a_run(app: Any, style: Style) -> None:
     def begin(input: Any, ctx: Any) -> Any:
         yield ctx.state.set("name", input)
@@ -406,6 +416,7 @@ async def test_state_is_shared_only_by_the_steps_of_a_run(app: Any, style: Style
         assert await a.state.list("seen") == {"seen/one": True, "seen/two": True}
 
 
+@pytest.mark.spec("000-4.3.1", "000-4.3.3", "000-4.3.4")
 async def test_an_attempt_reads_what_it_wrote(app: Any, style: Style) -> None:
     def script(input: Any, ctx: Any) -> Any:
         state = ctx.state
@@ -441,6 +452,7 @@ async def test_lists_of_state_include_uncommitted_changes(app: Any, style: Style
         assert await a.state.list("k") == {"k2": 2, "k3": 3}
 
 
+@pytest.mark.spec("000-4.3.2", "000-4.3.6", "000-4.3.7", "000-16.8")
 async def test_state_expires(app: Any, style: Style, clock: FakeClock) -> None:
     def script(input: Any, ctx: Any) -> Any:
         if input == "write":
@@ -604,6 +616,7 @@ async def test_the_idempotency_key_is_the_same_for_every_attempt(app: Any, style
         assert keys == [(f"{run}.script.1", f"{run}.script.1.charge")] * 3
 
 
+@pytest.mark.spec("001-1.9", "001-0.3")
 async def test_attempts_are_counted_from_one(app: Any, style: Style) -> None:
     attempts: list[int] = []
 

@@ -34,6 +34,7 @@ async def added(app: Any, queue: str = "mail") -> list[Any]:
     return [event for event in await app.events.read_all(f"nq:queue:{queue}") if event.kind == "job.added"]
 
 
+@pytest.mark.spec("000-7.10")
 async def test_work_is_started_when_the_step_completes(kit: Any) -> None:
     @flow("order")
     async def order(ctx: Context) -> list[str]:
@@ -126,6 +127,7 @@ async def test_another_launch_on_replay_is_an_error(kit: Any) -> None:
         assert "started job 'send' of queue 'mail' as launch 1, but this attempt starts flow 'ship'" in view.error
 
 
+@pytest.mark.spec("000-7.10")
 async def test_def_handlers_and_plain_jobs(kit: Any) -> None:
     @flow("order")
     def order(ctx: Any) -> list[str]:

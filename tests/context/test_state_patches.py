@@ -45,6 +45,7 @@ async def test_many_concurrent_patches_outside_handlers(app: Any, monkeypatch: p
         assert sorted(values) == list(range(1, MANY + 1))
 
 
+@pytest.mark.spec("000-4.3.5")
 async def test_conflicting_patches_of_two_processes_are_retried(shared: Any) -> None:
     apps = [shared(count, each, last) for _ in range(2)]
     async with (
@@ -56,6 +57,7 @@ async def test_conflicting_patches_of_two_processes_are_retried(shared: Any) -> 
         assert await one.run_for_result("count", MANY) == MANY
 
 
+@pytest.mark.spec("000-4.3.5")
 async def test_a_patch_that_always_conflicts_raises(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "PATCH_PAUSE_S", 0.0)
     async with memory(last) as a:

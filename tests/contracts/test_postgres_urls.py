@@ -31,6 +31,7 @@ async def test_a_missing_database() -> None:
         await store.open()
 
 
+@pytest.mark.spec("000-3.7")
 @pytest.mark.parametrize(
     ("option", "message"),
     [
@@ -53,6 +54,7 @@ async def test_an_unknown_or_invalid_option(option: str, message: str) -> None:
     await store.close()
 
 
+@pytest.mark.spec("000-3.7")
 async def test_options_of_the_driver_and_of_the_server() -> None:
     options = "statement_timeout=50000&application_name=shop&sslmode=prefer&mine.colour=red"
     async with App(f"{postgres_server.url()}&{options}", handlers=[send]) as app:

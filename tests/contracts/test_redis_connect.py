@@ -13,6 +13,7 @@ from penstock.stores.redis import RedisStore, scripts
 from penstock.stores.redis.address import Address, parse
 
 
+@pytest.mark.spec("000-3.7")
 @pytest.mark.parametrize(
     ("url", "address"),
     [
@@ -41,6 +42,7 @@ async def test_no_server_on_the_port() -> None:
         await RedisStore(f"redis://127.0.0.1:{redis_server.free_port()}").open()
 
 
+@pytest.mark.spec("002-8.3")
 async def test_user_and_password(tmp_path: Path) -> None:
     server = redis_server.Server(tmp_path)
     server.command("ACL", "SETUSER", "ann", "on", ">right", "~*", "&*", "+@all")
@@ -59,6 +61,7 @@ async def test_user_and_password(tmp_path: Path) -> None:
         server.stop()
 
 
+@pytest.mark.spec("002-8.7")
 async def test_describe_warns_about_eviction_and_missing_aof(tmp_path: Path) -> None:
     server = redis_server.Server(tmp_path, "--maxmemory-policy", "allkeys-lru")
     store = RedisStore(server.url())
@@ -86,6 +89,7 @@ async def test_describe_warns_about_aof_load_truncated(tmp_path: Path, truncated
         server.stop()
 
 
+@pytest.mark.spec("000-3.7")
 def test_unknown_url_options_are_refused() -> None:
     with pytest.raises(SettingError, match="unknown option 'prefx' in a Redis URL; the options are ca, db, prefix"):
         parse("redis://host/0?prefx=jobs")

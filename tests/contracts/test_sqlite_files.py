@@ -6,16 +6,14 @@ import asyncio
 import os
 import stat
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import apsw
 import pytest
 
 from penstock.core.errors import StoreCorrupt, StoreError, StoreUnavailable
-from penstock.ports.store import Retention
 from penstock.stores.sqlite import SqliteStore, schema
-from penstock.testing.contracts.samples import apply, event, job, unit, user_event
+from penstock.testing.contracts.samples import apply, event, job, unit
 
 
 async def open_and_close(path: Path) -> None:
@@ -115,51 +113,6 @@ async def test_an_older_schema_is_migrated_once(tmp_path: Path, monkeypatch: pyt
     assert (notes, jobs, version) == ([("migrated",)], [("kept",)], (schema.SCHEMA_VERSION,))
 
 
-def drop_order_keys(connection: apsw.Connection) -> None:
-    """Undo the migration to version 7."""
-    connection.execute("DROP INDEX jobs_ordered; ALTER TABLE jobs DROP COLUMN order_key")
-
-
-async def test_a_file_without_order_keys_is_migrated(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    store = SqliteStore(str(path))
-    await store.open()
-    await apply(store, unit(jobs=[job("a")]))
-    await store.close()
-    connection = apsw.Connection(str(path))
-    drop_order_keys(connection)
-    connection.close()
-    set_version(path, 6)
-    store = SqliteStore(str(path))
-    await store.open()
-    await apply(store, unit(jobs=[job(id, order_key="ada") for id in "bc"]))
-    rows = [await store.job(id) for id in "abc"]
-    assert [(row.state.value, row.waits_for) for row in rows if row] == [
-        ("waiting", None),
-        ("waiting", None),
-        ("held", "b"),
-    ]
-    await store.close()
-
-
-async def test_a_file_without_originals_of_events_is_migrated(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    store = SqliteStore(str(path))
-    await store.open()
-    await apply(store, unit(events=[user_event(data="old")]))
-    await store.close()
-    connection = apsw.Connection(str(path))
-    connection.execute("ALTER TABLE events DROP COLUMN original")
-    drop_order_keys(connection)
-    connection.close()
-    set_version(path, 5)
-    store = SqliteStore(str(path))
-    await store.open()
-    await apply(store, unit(events=[user_event(data="[redacted]", original="new")]))
-    assert [item.event.data for item in await store.events_by_kind("order.paid")] == ["old", "new"]
-    await store.close()
-
-
 async def test_concurrent_opens_migrate_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "old.db"
     await open_and_close(path)
@@ -195,6 +148,58 @@ async def test_a_damaged_schema(tmp_path: Path) -> None:
     path.write_bytes(content[:4096] + b"\xee" * (len(content) - 4096))
     with pytest.raises(StoreCorrupt, match=r"damaged\.db.*backup"):
         await open_and_close(path)
+
+
+@pytest.mark.parametrize("is_read_only", [False, True])
+@pytest.mark.parametrize("part", [0.99, 0.5, 0.1])
+async def test_a_truncated_file_is_refused_unchanged(tmp_path: Path, part: float, is_read_only: bool) -> None:
+    path = tmp_path / "cut.db"
+    await open_and_close(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * part)])
+    before = path.read_bytes()
+    store = SqliteStore(str(path), read_only=is_read_only)
+    with pytest.raises(StoreCorrupt, match=r"cut\.db.*restore it from a backup or use another path"):
+        await store.open()
+    await store.close()
+    assert path.read_bytes() == before
+
+
+async def write_and_keep_log(path: Path, folder: Path) -> Path:
+    """Write jobs a and b with a commit each, and return a copy of the file and its log as a killed process leaves them."""
+    store = SqliteStore(str(path))
+    await store.open()
+    for id in "ab":
+        await apply(store, unit(jobs=[job(id)]))
+    folder.mkdir()
+    for suffix in ("", "-wal"):
+        (folder / f"{path.name}{suffix}").write_bytes(Path(f"{path}{suffix}").read_bytes())
+    await store.close()
+    return folder / path.name
+
+
+@pytest.mark.parametrize("cut", [1, 100, 2000])
+async def test_a_torn_commit_at_the_end_of_the_log_is_dropped(tmp_path: Path, cut: int) -> None:
+    copy = await write_and_keep_log(tmp_path / "store.db", tmp_path / "killed")
+    log = Path(f"{copy}-wal")
+    log.write_bytes(log.read_bytes()[:-cut])
+    store = SqliteStore(str(copy))
+    await store.open()
+    assert [await store.job(id) is not None for id in "ab"] == [True, False]
+    await store.close()
+
+
+async def test_a_log_of_junk_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = SqliteStore(str(path))
+    await store.open()
+    await apply(store, unit(jobs=[job("a")]))
+    await store.close()  # copies the log into the file
+    Path(f"{path}-wal").write_bytes(b"\xee" * 40_000)
+    store = SqliteStore(str(path))
+    await store.open()
+    assert await store.job("a") is not None
+    await store.close()
 
 
 async def test_a_damaged_table(tmp_path: Path) -> None:
@@ -290,20 +295,3 @@ async def test_a_closed_store_raises(tmp_path: Path, memory: bool) -> None:
                 await call
         with pytest.raises(StoreUnavailable, match="closed"):
             await asyncio.to_thread(store.renew, [], 1000)
-
-
-async def test_a_file_of_version_4_gets_the_indexes_of_retention(tmp_path: Path) -> None:
-    path = str(tmp_path / "old.db")
-    for _ in range(2):
-        store = SqliteStore(path)
-        await store.open()
-        await store.sweep(Retention(runs_before=1, jobs_before=1, keep_runs=1, keep_jobs=1))
-        await store.close()
-        with closing(apsw.Connection(path)) as db:
-            names = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
-            assert names >= {"runs_closed", "jobs_ended", "rates_by_end", "dedupes_expiring"}
-            for name in ("runs_closed", "jobs_ended", "rates_by_end", "dedupes_expiring"):
-                db.execute(f"DROP INDEX {name}")
-            db.execute("ALTER TABLE events DROP COLUMN original")
-            drop_order_keys(db)
-            db.execute("PRAGMA user_version = 4")

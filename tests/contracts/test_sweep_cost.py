@@ -100,8 +100,8 @@ async def test_an_idle_sweep_of_redis_makes_as_many_calls(clock: FakeClock) -> N
 PLANS = {
     "old_runs": ("runs_ended", "1, '', 1, 500"),
     "last_surplus_run": ("runs_ended", "10"),
-    "old_jobs": ("jobs_ended", "'mail', 1, 1, 500"),
-    "last_surplus_job": ("jobs_ended", "'mail', 10"),
+    "old_jobs": ("jobs_finished", "'mail', 1, 1, 500"),
+    "last_surplus_job": ("jobs_finished", "'mail', 10"),
     "trim": ("events_pkey", "1, 0, 1, 500"),
     "expired_states": ("states_expiring", "1, 500"),
     "expired_dedupe_keys": ("dedupe_keys_expiring", "1, 500"),
@@ -120,16 +120,18 @@ async def test_a_sweep_of_postgres_reads_indexes(clock: FakeClock) -> None:
             plan = await _plan(getattr(store._sql, name), values)
             assert index in plan, (name, plan)
             assert "Seq Scan" not in plan, (name, plan)
-            assert "Sort" not in plan, (name, plan)
+            assert "Sort  (" not in plan, (name, plan)
     finally:
         await store.close()
 
 
 async def _plan(statement: str, values: str) -> str:
-    """Return the plan for any values. A small table would be read whole, so that is forbidden here."""
+    """Return the plan for any values. A small table would be read whole and sorted, so that is forbidden here."""
     connection = await asyncpg.connect(postgres_server.server().url().partition("?")[0])
     try:
-        await connection.execute("SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan")
+        await connection.execute(
+            "SET enable_seqscan = off; SET enable_sort = off; SET plan_cache_mode = force_generic_plan"
+        )
         await connection.execute(f"PREPARE it AS {statement}")
         return "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE it ({values})"))
     finally:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.core.durations import MAX_DURATION_MS, format_ms, to_ms
 from penstock.core.errors import BadDuration
+from penstock.core.text import shorten
 
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
@@ -57,7 +58,7 @@ NO_DURATIONS = [
 def test_invalid_durations_are_refused_with_their_value(value: Any) -> None:
     with pytest.raises(ValueError, match="duration") as problem:
         to_ms(value)
-    assert repr(value) in str(problem.value)
+    assert shorten(value) in str(problem.value)
 
 
 @pytest.mark.parametrize("value", ["36525d", "36525d 0ms", MAX_DURATION_MS / 1000, timedelta(days=36_525)])
@@ -69,7 +70,7 @@ def test_the_maximum_duration_is_100_years(value: Any) -> None:
 def test_a_longer_duration_is_refused_with_the_maximum(value: Any) -> None:
     with pytest.raises(BadDuration, match=r"is too long; the maximum is 36525d \(100 years\)") as problem:
         to_ms(value)
-    assert repr(value) in str(problem.value)
+    assert shorten(value) in str(problem.value)
 
 
 def test_an_integer_too_long_to_print_is_refused() -> None:

@@ -34,6 +34,7 @@ json_values = st.recursive(
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 
 
+@pytest.mark.spec("000-7.1", "001-1.3", "001-6.5", "003-2.1")
 def test_an_encoded_event() -> None:
     body = EventBody("order.paid", "order/7", "shop", "charge", None, "c-1", msgspec.Raw(b'{"sum":7}'), {"attempt": 1})
     event = decode_event("nq:entity:7", 3, 1_700_000_000_123, encode_body(body))
@@ -61,6 +62,7 @@ def test_data_is_stored_byte_for_byte() -> None:
     assert raw in encode_body(EventBody("a", "b", data=msgspec.Raw(raw)))
 
 
+@pytest.mark.spec("001-6.5", "003-2.1")
 @given(words, words, st.none() | words, st.none() | words, json_values, st.integers(0, 2**53), st.integers(0, 2**45))
 def test_an_event_round_trips(
     kind: str, subject: str, step: str | None, correlation: str | None, data: Any, seq: int, ms: int
@@ -97,6 +99,7 @@ def test_an_event_is_immutable() -> None:
         Event("1-1", "t", "a", "b").kind = "c"  # type: ignore[misc]
 
 
+@pytest.mark.spec("001-4.6", "003-3.1")
 def test_stream_names() -> None:
     streams = Streams("shop")
     assert streams.flow("r-1") == "shop:flow:r-1"

@@ -23,6 +23,7 @@ from penstock.core.ids import (
     step_job_id,
     uuid7,
 )
+from penstock.core.text import shorten
 
 ALLOWED = "abcXYZ019._-"
 
@@ -57,7 +58,7 @@ def test_valid_ids(value: str) -> None:
 def test_invalid_ids_are_refused(value: Any) -> None:
     with pytest.raises(BadId, match="invalid run id") as problem:
         check_id(value, "run id")
-    assert repr(value) in str(problem.value)
+    assert shorten(value) in str(problem.value)
     assert problem.value.code == "bad_id"
 
 

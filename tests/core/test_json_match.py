@@ -86,3 +86,33 @@ def test_equal_numbers_have_one_key(one: Any, other: Any) -> None:
 def test_an_event_with_too_many_scalars_is_compared_with_all_waits() -> None:
     assert index_keys({str(n): n for n in range(MAX_LEAVES + 1)}) is None
     assert index_keys(None) == sorted({"any", index_key(None)})
+
+
+def naive(value: Any, pattern: Any) -> bool:
+    """Containment as it is defined, without any limit."""
+    if isinstance(pattern, dict):
+        return isinstance(value, dict) and all(k in value and naive(value[k], v) for k, v in pattern.items())
+    if isinstance(pattern, list):
+        return isinstance(value, list) and all(any(naive(item, wanted) for item in value) for wanted in pattern)
+    return isinstance(value, bool) is isinstance(pattern, bool) and value == pattern
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, 1.0, 0.5, "", "a", "1"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    max_leaves=12,
+)
+
+
+@given(JSON, JSON)
+def test_scalars_that_are_looked_up_match_as_if_they_were_compared(value: Any, pattern: Any) -> None:
+    assert contains(value, pattern) == naive(value, pattern)
+    assert contains([value, 1, {"a": value}], [value, {"a": value}])
+
+
+def test_a_match_that_takes_too_long_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    many = [{"n": n} for n in range(4_000)]
+    assert contains(many[:300], many[200:300])
+    assert not contains(many, many)
+    assert "no match: more than 200000 comparisons" in caplog.text
+    assert contains(list(range(30_000)), list(range(30_000)))

@@ -157,19 +157,19 @@ class Odd:
         ({1: "a"}, "the key 1 of type int"),
         ({"a": {None: "a"}}, r"payload\.a has the key None"),
         ({(1, 2): "a"}, "of type tuple"),
-        (b"bytes", "payload is a bytes"),
-        ({"a": Odd()}, r"payload\.a is a Odd"),
-        (Odd, "payload is a type"),
-        (Order, "payload is a ModelMetaclass"),
-        (Address, "payload is a type"),
-        (Decimal("1.5"), "payload is a Decimal"),
-        (1j, "payload is a complex"),
+        (b"bytes", "payload is of type bytes"),
+        ({"a": Odd()}, r"payload\.a is of type Odd"),
+        (Odd, "payload is of type type"),
+        (Order, "payload is of type ModelMetaclass"),
+        (Address, "payload is of type type"),
+        (Decimal("1.5"), "payload is of type Decimal"),
+        (1j, "payload is of type complex"),
         (iter([1]), "cannot be converted to JSON"),
         (print, "cannot be converted to JSON"),
-        ({1, "a", Odd()}, "is a Odd"),
+        ({1, "a", Odd()}, "is of type Odd"),
         (Address("x", {"\ud800"}), r"payload\.tags\[0\] contains"),
         (Line(float("nan")), r"payload\.unitPrice is nan"),
-        (Line(1, extra=Odd()), "is a Odd"),
+        (Line(1, extra=Odd()), "is of type Odd"),
         (Line(1, extra={"a": 2**60}), r"payload\.extra\.a is"),
         (Order(orderId=1, anything=Odd()), "Odd"),
         (Order(orderId=2**60), r"payload\.orderId is"),
@@ -210,6 +210,7 @@ def test_a_recursive_value_is_refused() -> None:
         pack(loop)
 
 
+@pytest.mark.spec("001-1.14")
 def test_maximum_size() -> None:
     fits = "x" * (MAX_PAYLOAD_BYTES - 2)
     assert len(pack(fits)) == MAX_PAYLOAD_BYTES

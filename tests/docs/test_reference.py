@@ -8,6 +8,8 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
 import penstock
 from penstock.cli.command_table import COMMANDS
 from penstock.core.durations import to_ms
@@ -83,6 +85,7 @@ def written_kinds() -> set[str]:
     return kinds
 
 
+@pytest.mark.spec("000-19.4", "001-1.16")
 def test_every_kind_of_event() -> None:
     text = page("events.md").partition("## Run events")[2].partition("## Read and subscribe")[0]
     cells = "".join(re.findall(r"^\| (`.*?) \|", text, flags=re.M))
@@ -95,6 +98,7 @@ def test_the_kinds_a_run_is_folded_from_are_documented() -> None:
     assert "`step.resumed`" in page("events.md")
 
 
+@pytest.mark.spec("000-19.4")
 def test_reserved_words_and_streams() -> None:
     assert all(f"`{word}`" in page("events.md") for word in RESERVED_PREFIXES)
     assert all(f"`nq:{type_}" in page("events.md") for type_ in STREAM_TYPES)

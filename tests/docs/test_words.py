@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "docs", "tests", "examples", "tools", "benchmarks")
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 SUFFIXES = {".py", ".md", ".sql", ".lua", ".js", ".mjs", ".ts", ".json", ".toml", ".yml"}
 INSTEAD = {
     "told": "notified, called, reported",

@@ -14,6 +14,7 @@ from penstock.testing import TestApp
 HOUR = 3_600_000
 
 
+@pytest.mark.spec("003-8.3")
 async def test_an_event_wait_before_the_handler(kit: Any) -> None:
     ran: list[int] = []
 
@@ -63,6 +64,7 @@ async def test_events_that_do_not_match_do_not_extend_the_timeout(kit: Any) -> N
         assert app.time.now_ms() == start + HOUR
 
 
+@pytest.mark.spec("003-8.7")
 async def test_a_trigger_wait_before_the_handler(kit: Any) -> None:
     @flow("ship", emits=[], wait=Await("trigger", name="approval", trigger="user"))
     async def ship(order: Any, ctx: Context) -> Any:
@@ -75,6 +77,7 @@ async def test_a_trigger_wait_before_the_handler(kit: Any) -> None:
         assert (await app.finish(run)).result == {"ok": True}
 
 
+@pytest.mark.spec("003-8.8")
 @pytest.mark.parametrize("sync", [False, True])
 async def test_a_time_wait_after_the_handler_delays_its_result_and_events(kit: Any, sync: bool) -> None:
     ran: list[int] = []
@@ -109,6 +112,7 @@ async def test_a_time_wait_after_the_handler_delays_its_result_and_events(kit: A
     assert ran == [1]
 
 
+@pytest.mark.spec("003-8.6")
 async def test_on_timeout_starts_another_step(kit: Any) -> None:
     @flow("order", emits=["placed"])
     async def place(order: Any, ctx: Context) -> None:
@@ -188,6 +192,7 @@ def handle(input, ctx):
 }
 
 
+@pytest.mark.spec("003-8.3", "003-8.7", "003-8.8")
 async def test_declared_waits_in_the_config_of_a_module(url: str, tmp_path: Path) -> None:
     (tmp_path / "workers").mkdir()
     for name, text in FILES.items():
@@ -252,6 +257,7 @@ async def test_an_attempt_is_an_execution_of_the_handler_everywhere(app: Any) ->
         assert {row.attempt, letter.attempts_made, (await a.runs.get(run)).steps["ship"].attempt} == {2}
 
 
+@pytest.mark.spec("003-8.8")
 async def test_a_wait_after_the_handler_is_part_of_its_attempt(app: Any) -> None:
     @flow("cook", wait=Await("time", delay="50ms"))
     async def cook(ctx: Context) -> int:

@@ -18,6 +18,7 @@ async def order(order: dict[str, Any], ctx: Context) -> Any:
     return event.data
 
 
+@pytest.mark.spec("003-7.11")
 async def test_an_event_resumes_only_the_matching_run(kit: Any) -> None:
     async with kit(order) as app:
         one, two = [await app.start(order, {"id": id}) for id in (1, 2)]
@@ -152,6 +153,7 @@ async def test_one_event_resumes_three_hundred_runs(kit: Any) -> None:
         assert await app.store.waits(limit=10) == []
 
 
+@pytest.mark.spec("003-7.6")
 async def test_a_caught_timeout(kit: Any) -> None:
     @flow("patient", emits=[])
     def patient(order: Any, ctx: SyncContext) -> Any:
@@ -171,6 +173,7 @@ async def test_a_caught_timeout(kit: Any) -> None:
         assert row.state == "expired"
 
 
+@pytest.mark.spec("003-7.6", "003-7.7")
 async def test_an_uncaught_timeout_is_a_permanent_failure(kit: Any) -> None:
     @flow("impatient", emits=[], retry=5)
     async def impatient(order: Any, ctx: Context) -> None:
@@ -186,11 +189,12 @@ async def test_an_uncaught_timeout_is_a_permanent_failure(kit: Any) -> None:
         assert letter.error["code"] == "AWAIT_TIMEOUT"
 
 
+@pytest.mark.spec("003-7.12")
 async def test_waits_for_events_survive_a_retry(kit: Any) -> None:
     @flow("flaky", emits=[], retry=3)
     async def flaky(order: Any, ctx: Context) -> Any:
         first = await ctx.wait.event("tick")
-        if ctx.attempt == 2:
+        if ctx.attempt == 1:
             raise RuntimeError("no")
         return [first.data, (await ctx.wait.event("tick")).data]
 

@@ -106,7 +106,7 @@ async def a_wait_left_out(ctx: Context, again: bool) -> Any:
 
 
 async def a_first_that_lost_its_winner(ctx: Context, again: bool) -> Any:
-    late = {"later" if ctx.attempt > 2 else "late": ctx.wait.time("1h", name="a")}
+    late = {"later" if len(STARTS) > 2 else "late": ctx.wait.time("1h", name="a")}
     await ctx.first({**late, "paid": ctx.wait.event("paid")})
     await ctx.wait.time("1h", name="b")
 
@@ -120,11 +120,12 @@ async def mistake_that_is_caught(ctx: Context, again: bool) -> Any:
 
 
 UNWANTED: list[int] = []
+STARTS: list[int] = []
 MISTAKES: list[tuple[Mistake, str, str]] = [
     (
         kind_changed,
         "non_determinism",
-        r"pay#1 was recorded as a run but is now a time. Use a new name for the new call",
+        r"pay#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time. Give the new call another name",
     ),
     (order_changed, "non_determinism", r"a#1 was recorded before b#1 but now comes after it. Keep the order"),
     (
@@ -173,10 +174,12 @@ async def test_a_replay_error_is_permanent_and_the_run_continues_after_a_fix(
     shared_url: str, clock: FakeClock, mistake: Mistake, code: str, expected: str
 ) -> None:
     UNWANTED.clear()
+    STARTS.clear()
 
     @flow("mistake", step="fixed", emits=["x", "y"], retry=5)
     async def mistaken(order: Any, ctx: Context) -> Any:
-        return await mistake(ctx, ctx.attempt > 1)
+        STARTS.append(ctx.attempt)
+        return await mistake(ctx, len(STARTS) > 1)
 
     async with TestApp(shared_url, handlers=[mistaken], clock=clock) as app:
         run = await app.start("mistake", None)

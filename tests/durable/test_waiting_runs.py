@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from penstock import Context, flow, job, step
 from penstock.app.run_actions import retry_run
+from penstock.cli.run_view import render_text
+from penstock.cli.timeline import Timeline
 from penstock.core.errors import TriggerCancelled
 
 
@@ -139,3 +143,36 @@ async def test_a_plain_job_cannot_wait_but_can_make_durable_calls(kit: Any) -> N
     async with kit(mail) as app:
         assert "is not part of a run and cannot wait" in await app.run_job("mail")
     assert made == [1]
+
+
+async def test_a_resume_continues_its_attempt_in_every_view(app: Any) -> None:
+    ran: list[int] = []
+
+    @flow("ask", emits=[], retry={"attempts": 2, "backoff": {"type": "fixed", "delay": "1ms"}})
+    async def ask(order: Any, ctx: Context) -> int:
+        ran.append(ctx.attempt)
+        await ctx.wait.event("answered")
+        await ctx.wait.time("100ms")
+        if ctx.attempt == 1 and order == "bad":
+            raise ValueError("no")
+        return ctx.attempt
+
+    async with app(ask) as a, a.workers.background():
+        for order, attempts in (("good", [1, 1, 1]), ("bad", [1, 1, 1, 2])):
+            ran.clear()
+            run = await a.start("ask", order)
+            await a.wait_for_step(run, "ask", "suspended")
+            await a.emit("answered")
+            assert await a.result(run, timeout=20) == attempts[-1]
+            assert ran == attempts
+            assert [e.meta["attempt"] for e in await a.events_of(run, "step.started")] == attempts
+            view = await a.runs.get(run)
+            assert view.steps["ask"].attempt == (await a.jobs.get(f"{run}.ask.1")).attempt == attempts[-1]
+            drawn = render_text(view, a.clock.now_ms()) + draw(Timeline(view, a.clock))
+            assert ("attempt 2" in drawn, "×2" in drawn) == (order == "bad",) * 2
+
+
+def draw(timeline: Timeline) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(timeline)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]

@@ -58,6 +58,7 @@ def double(n: int) -> int:
     return 2 * n
 
 
+@pytest.mark.spec("000-7.13")
 async def test_jobs_and_waits_of_another_process(pooler: PgBouncer) -> None:
     """The client and the worker do not notify each other: they poll."""
     async with (

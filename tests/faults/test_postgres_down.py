@@ -18,7 +18,7 @@ import postgres_server
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.postgres import PostgresStore, migrate
 from penstock.stores.postgres.statements import migrations
-from penstock.testing.contracts.samples import add_and_claim, apply, claim_one, event, job, unit, user_event
+from penstock.testing.contracts.samples import add_and_claim, apply, claim_one, event, job, unit
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 
@@ -166,27 +166,6 @@ async def test_a_migration_creates_every_function_again(
     assert await store.migrate() == [9000]
     assert own.do("SELECT updated.now_ms(NULL)")[0][0] > 7
     await store.close()
-
-
-async def test_a_schema_without_originals_of_events_is_migrated(own: postgres_server.Server) -> None:
-    store = PostgresStore(own.url("earlier"))
-    await store.open()
-    await apply(store, unit(events=[user_event(data="old")]))
-    await store.close()
-    own.run(
-        "ALTER TABLE earlier.events DROP COLUMN original; ALTER TYPE earlier.new_event DROP ATTRIBUTE original; "
-        "DROP FUNCTION earlier.append_events(bigint, text[], text[], json[], json[], boolean, bigint[]); "
-        "CREATE FUNCTION earlier.append_events(bigint, text[], text[], json[], boolean, bigint[]) RETURNS void "
-        "LANGUAGE sql AS 'SELECT'; DELETE FROM earlier.schema_versions WHERE number = 4"
-    )
-    store = PostgresStore(own.url("earlier"))
-    assert await store.migrate() == [4]
-    await store.open()
-    await apply(store, unit(events=[user_event(data="[redacted]", original="new")]))
-    assert [item.event.data for item in await store.events_by_kind("order.paid")] == ["old", "new"]
-    await store.close()
-    same_name = "SELECT 1 FROM pg_proc WHERE proname = 'append_events' AND pronamespace = 'earlier'::regnamespace"
-    assert len(own.do(same_name)) == 1, "the function with other parameters is gone"
 
 
 async def test_a_schema_of_a_newer_version_is_refused(own: postgres_server.Server) -> None:

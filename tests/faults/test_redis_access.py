@@ -68,6 +68,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
+@pytest.mark.spec("002-8.3")
 async def test_work_over_tls(server: Server, authority: Authority, tmp_path: Path) -> None:
     async with Proxy(server.port, authority.context()) as proxy:
         url = f"rediss://127.0.0.1:{proxy.port}/0?ca={authority.file}"
@@ -94,6 +95,7 @@ async def test_a_missing_ca_file_is_refused(tmp_path: Path) -> None:
         await RedisStore(f"rediss://127.0.0.1/0?ca={tmp_path / 'none.pem'}").open()
 
 
+@pytest.mark.spec("002-8.6")
 async def test_a_user_with_the_documented_rights(server: Server, tmp_path: Path) -> None:
     assert server.command("ACL", "SETUSER", "ann", "on", ">p:w@d", *RIGHTS.split()) == b"+OK\r\n"
     server.command("ACL", "SETUSER", "default", "off")
@@ -103,6 +105,7 @@ async def test_a_user_with_the_documented_rights(server: Server, tmp_path: Path)
     assert load.problems == []
 
 
+@pytest.mark.spec("002-8.6")
 @pytest.mark.parametrize("missing", ["~bull:*", "~nq:*", "&nq:live:*", "+@scripting", "+@write"])
 async def test_a_missing_right_is_reported_before_the_first_write(server: Server, missing: str) -> None:
     rights = [right for right in RIGHTS.split() if right != missing]

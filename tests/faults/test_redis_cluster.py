@@ -35,6 +35,7 @@ async def test_a_cluster_has_one_database(servers: list[Server]) -> None:
         await RedisStore(f"redis://127.0.0.1:{servers[0].port}/3", namespace="{nq}").open()
 
 
+@pytest.mark.spec("002-7.5")
 @pytest.mark.parametrize("node", range(3))
 async def test_any_node_leads_to_our_slot(servers: list[Server], node: int, tmp_path: Path) -> None:
     async with run_load(_url(servers[node]), tmp_path, namespace=f"{{n{node}}}") as load:

@@ -30,6 +30,7 @@ async def test_timers_that_come_due_while_no_worker_runs(shared: Backend, tmp_pa
     assert report.woken == TIMERS
 
 
+@pytest.mark.spec("003-7.10")
 async def test_timers_that_come_due_after_all_workers_were_killed(shared: Backend, tmp_path: Path, show: Show) -> None:
     report = await kill_all_workers(shared, tmp_path, timers=TIMERS // 5)
     show(f"{shared.name}: {report}")
@@ -45,6 +46,7 @@ async def test_timers_under_a_jumping_clock(backend: Backend, tmp_path: Path, sh
     assert report.slots > 10
 
 
+@pytest.mark.spec("003-7.11")
 async def test_workers_killed_while_runs_wait(shared: Backend, tmp_path: Path, show: Show) -> None:
     report = await kill_waiting_workers(shared, tmp_path, runs=RUNS, kills=KILLS)
     show(f"{shared.name}: {report}")

@@ -22,6 +22,7 @@ async def idle() -> str:
     return "done"
 
 
+@pytest.mark.spec("000-7.25")
 async def test_a_queued_run_is_cancelled_and_never_starts(app: Any) -> None:
     async with app(idle) as a:
         run = await a.start("idle")
@@ -203,6 +204,7 @@ async def test_an_ended_run_cannot_be_cancelled(app: Any) -> None:
             await a.runs.cancel("missing")
 
 
+@pytest.mark.spec("000-7.25")
 async def test_the_next_step_of_a_cancelled_run_does_not_start(app: Any) -> None:
     started, release = asyncio.Event(), asyncio.Event()
     ran: list[str] = []

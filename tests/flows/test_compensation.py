@@ -52,6 +52,7 @@ def trip(log: list[str], *, broken: str = "fly") -> list[Any]:
     return [ask, hotel, car, fly, cancel_hotel, cancel_car]
 
 
+@pytest.mark.spec("000-8.17")
 async def test_a_failure_compensates_in_reverse_order(app: Any) -> None:
     log: list[str] = []
     async with app(*trip(log)) as a, a.workers.background():
@@ -127,6 +128,7 @@ async def test_a_compensated_run_is_over(app: Any) -> None:
         assert not await a.runs.cancel(run)
 
 
+@pytest.mark.spec("000-8.17")
 async def test_compensate_on_an_event(app: Any) -> None:
     @flow("book", emits=["booked"], compensation={"step": "unbook", "on": ["regretted"]})
     async def book(ctx: Any) -> str:

@@ -37,6 +37,7 @@ def shop(broken: dict[str, bool], *, retry: Any = None) -> list[Any]:
     return [order, charge, ship]
 
 
+@pytest.mark.spec("000-4.1.13", "002-5.2")
 async def test_three_attempts_make_exactly_one_dead_letter_with_all_details(app: Any, clock: FakeClock) -> None:
     async with app(*shop({"yes": True}, retry=QUICK), clock=clock) as a, a.workers.background():
         run = await a.start("shop", {"order": 7}, correlation_id="basket-1")
@@ -64,6 +65,7 @@ async def test_three_attempts_make_exactly_one_dead_letter_with_all_details(app:
         assert [e.data["willRetry"] for e in failed] == [True, True, False]
 
 
+@pytest.mark.spec("002-5.2")
 async def test_the_json_of_a_dead_letter(app: Any) -> None:
     async with app(*shop({"yes": True})) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", 1)
@@ -85,6 +87,7 @@ async def test_a_permanent_failure_is_a_dead_letter_at_once(app: Any) -> None:
         assert (letter.attempts_made, letter.error["code"]) == (1, "permanent")
 
 
+@pytest.mark.spec("000-14.7", "000-14.8")
 async def test_dead_letters_can_be_disabled_or_sent_to_another_queue(app: Any) -> None:
     @job(queue="quiet", dead_letters=False)
     async def quiet() -> None:

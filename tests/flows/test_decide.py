@@ -169,6 +169,7 @@ def test_an_emission_has_its_cause_and_its_own_correlation() -> None:
     ]
 
 
+@pytest.mark.spec("000-8.3")
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_once_starts_at_the_first_match_only(times: int) -> None:
     run = Run(b=on("paid"))

@@ -16,6 +16,7 @@ def gapless(events: list[Any]) -> bool:
     return [e.seq for e in events] == list(range(1, len(events) + 1))
 
 
+@pytest.mark.spec("000-3.19", "000-7.8", "000-8.13", "001-1.1", "001-4.1", "003-1.1", "003-3.1")
 async def test_a_flow_of_three_steps(app: Any) -> None:
     @flow("shop", emits=["order.created"])
     async def order(input: Any, ctx: Any) -> Any:
@@ -202,6 +203,7 @@ async def test_a_join_that_cannot_complete_is_reported(memory: Any) -> None:
         assert "unmet both never started: b did not arrive" in render_text(view, 0)
 
 
+@pytest.mark.spec("000-14.4", "003-8.2")
 async def test_when_as_a_function_a_mapping_and_with_the_run(app: Any) -> None:
     seen: list[tuple[str, Any]] = []
 
@@ -233,6 +235,7 @@ async def test_when_as_a_function_a_mapping_and_with_the_run(app: Any) -> None:
     assert sorted(seen) == [("both", "gift"), ("both", "own"), ("german", "own"), ("wrap", "gift")]
 
 
+@pytest.mark.spec("000-14.12", "003-8.2")
 async def test_map_builds_the_input(app: Any) -> None:
     @flow("mapped", emits=["order"])
     async def begin(ctx: Any) -> None:
@@ -273,6 +276,7 @@ async def test_a_broken_when_fails_its_step_and_not_the_worker(memory: Any) -> N
         assert (await a.run_to_end("broken"))[1] == "failed", "the worker continues"
 
 
+@pytest.mark.spec("000-7.1", "000-7.10", "000-8.4", "000-8.8", "000-8.14", "001-1.10")
 async def test_correlation_and_causation(app: Any) -> None:
     ids: dict[str, str] = {}
 
@@ -301,6 +305,7 @@ async def test_correlation_and_causation(app: Any) -> None:
         assert {e.correlation_id for e in await a.stream(alone)} == {alone, "another"}
 
 
+@pytest.mark.spec("003-8.10")
 async def test_a_step_without_a_flow_joins_every_flow_that_emits_its_events(memory: Any) -> None:
     @flow("a", emits=["mail"])
     async def first(ctx: Any) -> None:
@@ -361,6 +366,7 @@ async def test_an_ended_run_refuses_events(memory: Any) -> None:
         assert "late" not in await a.kinds(run)
 
 
+@pytest.mark.spec("003-12.4")
 async def test_the_state_of_a_run_at_an_event(memory: Any) -> None:
     from penstock.core.errors import UnknownRun
     from penstock.core.ids import BadId
@@ -387,6 +393,7 @@ async def test_the_state_of_a_run_at_an_event(memory: Any) -> None:
             await a.runs.at("missing", events[0].id)
 
 
+@pytest.mark.spec("001-0.1", "001-5.1")
 async def test_following_a_run_yields_every_event_once(app: Any) -> None:
     @flow("seen", emits=["go"])
     async def begin(ctx: Any) -> None:

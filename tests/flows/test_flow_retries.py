@@ -40,6 +40,7 @@ def failing(error: Any, *, retry: Any = 3, times: int = 99) -> Any:
     return work
 
 
+@pytest.mark.spec("001-0.3", "001-2.8", "001-4.7", "003-2.9", "003-6.1", "003-6.3")
 async def test_a_retried_step_and_its_events(app: Any, clock: FakeClock) -> None:
     policy = {"attempts": 3, "backoff": STEADY}
     async with app(failing(NetworkError("no line"), retry=policy, times=2), clock=clock) as a, a.workers.background():
@@ -87,6 +88,7 @@ async def retried_in(a: Any, run: str) -> int | None:
     return None if row.state.value == "failed" else row.due - a.clock.now_ms()
 
 
+@pytest.mark.spec("003-6.1", "003-6.2", "003-6.4", "003-6.5", "003-6.6")
 @pytest.mark.parametrize(
     ("error", "policy", "wait"),
     [
@@ -158,6 +160,7 @@ async def test_jitter_keeps_half_of_the_wait(memory: Any, clock: FakeClock) -> N
         assert len(set(waits)) > 1, "simultaneous failures spread out"
 
 
+@pytest.mark.spec("003-6.1", "003-8.11")
 async def test_a_backoff_has_a_cap(memory: Any, clock: FakeClock) -> None:
     policy = {"attempts": 9, "backoff": {**STEADY, "maxDelayMs": 3000}}
     async with memory(failing(ValueError("x"), retry=policy), clock=clock) as a, a.workers.background():
@@ -265,6 +268,7 @@ async def test_any_exception_of_a_handler_fails_only_its_attempt(memory: Any, ha
     del work.__penstock__
 
 
+@pytest.mark.spec("000-6.8")
 async def test_an_error_has_only_the_stack_of_user_code(memory: Any) -> None:
     def deep() -> None:
         raise ValueError("here")

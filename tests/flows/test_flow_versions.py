@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from penstock import flow, job, step
 from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
@@ -54,6 +56,7 @@ async def finish_under_new_code(shared: Any, versions: tuple[str | None, str | N
         return result, started
 
 
+@pytest.mark.spec("000-8.12")
 async def test_a_versioned_run_keeps_its_first_trigger_table(shared: Any) -> None:
     result, started = await finish_under_new_code(shared, ("1", "2"))
     assert result == "sent a letter, by new code", "the table is pinned, the code is the newest"

@@ -105,6 +105,7 @@ async def undo(input: Any) -> str:
     return f"undid {input['step']}"
 
 
+@pytest.mark.spec("000-16.12", "003-1.2", "003-5.1", "003-10.1")
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     steps=st.lists(plans, min_size=1, max_size=5),

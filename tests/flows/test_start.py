@@ -35,6 +35,7 @@ async def two(input: Any) -> Any:
     return input
 
 
+@pytest.mark.spec("001-4.6")
 async def test_concurrent_starts_with_one_key_start_one_run(app: Any) -> None:
     async with app(one) as a, a.workers.background():
         ids = await asyncio.gather(*(a.start("one", i, key="order-7") for i in range(50)))
@@ -118,6 +119,7 @@ async def test_a_time_in_the_past_is_now(app: Any) -> None:
         assert await a.run_for_result("one", 1, at=datetime(2001, 1, 1, tzinfo=UTC)) == 1
 
 
+@pytest.mark.spec("002-7.6")
 async def test_lower_priority_numbers_go_first(app: Any) -> None:
     order: list[str] = []
 

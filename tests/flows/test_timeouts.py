@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
-from penstock import Permanent, flow, job
+import pytest
+
+from penstock import Context, Permanent, SyncContext, flow, job
 
 
+@pytest.mark.spec("000-6.9", "000-14.9")
 async def test_an_async_attempt_that_takes_too_long_fails(app: Any) -> None:
     cleaned = asyncio.Event()
 
@@ -30,6 +34,7 @@ async def test_an_async_attempt_that_takes_too_long_fails(app: Any) -> None:
         assert letter.error["code"] == "timeout"
 
 
+@pytest.mark.spec("000-6.9")
 async def test_a_thread_that_takes_too_long_fails_and_is_stopped(app: Any) -> None:
     stopped = threading.Event()
 
@@ -102,3 +107,39 @@ async def test_a_stuck_thread_does_not_block_the_others(memory: Any) -> None:
         assert b'"timeout"' in row.error
         assert await a.jobs.result(await a.enqueue("fine", "fine"), timeout=20) == "fine"
         release.set()
+
+
+async def linger() -> None:
+    await asyncio.Event().wait()
+
+
+async def stay(ctx: Context) -> None:
+    await linger()
+
+
+async def call(ctx: Context) -> None:
+    await ctx.run("linger", linger, timeout=0.03)
+
+
+def spin(ctx: SyncContext) -> None:
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(("handler", "last"), [(stay, "linger"), (call, "linger"), (spin, "spin")])
+async def test_a_timeout_shows_where_the_handler_was(memory: Any, handler: Callable[..., Any], last: str) -> None:
+    # On a busy machine an attempt may time out before its thread has started: one of the next will not.
+    policy = {"attempts": 5, "backoff": {"type": "fixed", "delay": "1ms"}}
+    slow = job(queue="slow", timeout=None if handler is call else "50ms", retry=policy)(handler)
+    async with memory(slow) as a, a.workers.background():
+        await a.wait_for_state(await a.enqueue("slow"), "failed")
+        (letter,) = await a.list_dead_letters("slow")
+        failures = [e.data for e in await a.events.read_all("nq:queue:slow") if e.kind == "job.failed"]
+    found = [failure for failure in failures if failure.get("frames")]
+    assert found, failures
+    assert (found[-1]["code"], found[-1]["file"]) == ("timeout", __file__)
+    names = [frame["function"] for frame in found[-1]["frames"]]
+    assert names[-1] == last
+    assert names[0] == handler.__name__, "no frames of Penstock, of asyncio or of threads"
+    assert f"in {last}" in found[-1]["stack"]
+    assert letter.error["code"] == "timeout"

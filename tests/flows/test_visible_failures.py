@@ -50,6 +50,7 @@ def read_errors(stream: io.StringIO) -> list[dict[str, Any]]:
     return [line for line in found if line["level"] == "error"]
 
 
+@pytest.mark.spec("000-6.8")
 async def test_the_events_and_the_view_of_a_failed_step_name_the_line(app: Any) -> None:
     async with app(pay) as a, a.workers.background():
         run, status = await a.run_to_end("pay", -1)
@@ -70,6 +71,7 @@ async def test_the_events_and_the_view_of_a_failed_step_name_the_line(app: Any) 
         assert (await a.jobs.get(step_job_id(run, "pay", 1))).error["line"] == last.data["line"]
 
 
+@pytest.mark.spec("000-6.8")
 async def test_a_failed_job_names_the_line(app: Any) -> None:
     async with app(send) as a, a.workers.background():
         id = await a.enqueue(send, "eve")
@@ -81,6 +83,7 @@ async def test_a_failed_job_names_the_line(app: Any) -> None:
         assert failed.data["frames"] == error["frames"]
 
 
+@pytest.mark.spec("000-6.8")
 async def test_a_final_failure_is_logged_once_as_an_error_with_its_traceback(app: Any, logged: io.StringIO) -> None:
     async with app(pay, send) as a, a.workers.background():
         run, _ = await a.run_to_end("pay", -1)

@@ -6,6 +6,8 @@ import json
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
 from penstock import App, Context, flow, step
 from penstock.flows.diagram import OUTSIDE, Edge, build_diagram, render_mermaid, render_text
 from penstock.flows.diagram_svg import render_svg
@@ -56,6 +58,7 @@ def test_edges_of_timeouts_and_of_events_that_start_it() -> None:
     assert GRAPH.layers()[0] == [OUTSIDE]
 
 
+@pytest.mark.spec("003-9.4", "003-9.5")
 def test_mermaid_shows_waits() -> None:
     lines = render_mermaid(GRAPH).splitlines()
     ids = {name: f"n{number}" for number, name in enumerate(GRAPH.nodes)}
@@ -65,6 +68,7 @@ def test_mermaid_shows_waits() -> None:
     assert f'  {collect} -.->|"timeout 1d"| {off}' in lines
 
 
+@pytest.mark.spec("003-9.4", "003-9.5")
 def test_the_terminal_shows_waits_also_without_unicode() -> None:
     assert "⏱ payment.confirmed, at most 1d" in render_text(GRAPH)
     assert "┄┄ timeout 1d ┄▶" in render_text(GRAPH)
@@ -73,6 +77,7 @@ def test_the_terminal_shows_waits_also_without_unicode() -> None:
     assert "waits for payment.confirmed, at most 1d" in plain
 
 
+@pytest.mark.spec("003-9.5")
 def test_the_svg_shows_waits() -> None:
     svg = render_svg(GRAPH)
     ElementTree.fromstring(svg)

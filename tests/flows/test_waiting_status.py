@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from penstock import App, flow, step
+from penstock.core.errors import WaitTimeout
 from penstock.core.ids import step_job_id
 from penstock.flows.run_record import MAX_WAITING, RunRecord
 from penstock.testing.until import until
@@ -135,6 +138,7 @@ async def _has(a: App, count: int) -> bool:
     return len(await a.runs.list(status="waiting")) == count
 
 
+@pytest.mark.spec("003-7.8")
 async def test_a_step_that_waits_with_a_timeout_is_suspended_and_not_promoted(app: Any) -> None:
     async with app(*handlers()) as a, a.workers.background():
         run = await a.start("approve")
@@ -161,3 +165,28 @@ def test_a_record_lists_a_bounded_number_of_waiting_instances() -> None:
     assert record.display_status == "waiting"
     assert record.unmark_waiting("each", 1)
     assert not record.unmark_waiting("each", 1)
+
+
+async def test_a_wait_that_was_resolved_during_a_pause_is_not_listed_as_waiting(app: Any) -> None:
+    async with app(*handlers()) as a:
+        async with a.workers.background():
+            run = await a.start("approve")
+            await until(lambda: a.runs.list(status="waiting"))
+        await a.runs.pause(run)
+        await a.runs.resume(run)
+        assert await ids(a, status="waiting") == [run]
+        await a.runs.pause(run)
+        (wait,) = await a.waits.list(run=run)
+        await a.waits.fire(await a.waits.token(wait.id), "yes")
+        await a.runs.resume(run)
+        assert (await ids(a, status="running"), await ids(a, status="waiting")) == ([run], [])
+        assert (await a.runs.get(run)).steps["approve"].status == "pending"
+
+
+async def test_a_timeout_of_the_result_names_the_wait(app: Any) -> None:
+    async with app(*handlers()) as a, a.workers.background():
+        run = await a.start("approve")
+        await until(lambda: a.runs.list(status="waiting"))
+        for call in (a.result, a.runs.wait):
+            with pytest.raises(WaitTimeout, match=r"did not end within 0\.05; it is waiting for trigger approval"):
+                await call(run, timeout=0.05)

@@ -88,6 +88,8 @@ def codes(app: Any) -> list[str]:
 # The module contract
 
 
+@pytest.mark.spec("000-3.6", "000-8.1", "000-8.2", "000-8.3", "000-8.5", "000-8.7", "000-8.9", "000-8.13", "000-16.7")
+@pytest.mark.spec("000-16.13")
 async def test_the_flow_of_the_spec_runs_unchanged(app: Any, write: Write) -> None:
     folder = write(image__resize=RESIZE, image__thumbnail=THUMBNAIL)
     async with app(dir=folder) as a, a.workers.background():
@@ -107,6 +109,7 @@ async def test_the_flow_of_the_spec_runs_unchanged(app: Any, write: Write) -> No
         }
 
 
+@pytest.mark.spec("000-3.1", "000-5.4", "000-6.2", "000-8.16")
 async def test_the_plain_worker_of_the_spec_runs_unchanged(app: Any, write: Write) -> None:
     async with app(dir=write(image__convert=PLAIN)) as a, a.workers.background():
         id = await a.enqueue("image-convert", {"url": "x", "width": 3})
@@ -116,6 +119,8 @@ async def test_the_plain_worker_of_the_spec_runs_unchanged(app: Any, write: Writ
         assert "log" in [e.kind for e in await a.job_events("image-convert")]
 
 
+@pytest.mark.spec("000-8.1", "000-8.17", "000-14.5", "000-14.6", "000-14.7", "000-14.8", "000-14.9", "000-14.10")
+@pytest.mark.spec("000-14.11", "000-14.12", "003-8.11")
 async def test_every_key_of_a_config(memory: Any, write: Write) -> None:
     folder = write(
         all="""
@@ -177,6 +182,7 @@ async def test_every_key_of_a_config(memory: Any, write: Write) -> None:
     assert second.handler.queue == "second", "named after its file"
 
 
+@pytest.mark.spec("000-8.2")
 async def test_triggers_outside_the_flow_key_define_a_step(memory: Any, write: Write) -> None:
     app = memory(
         dir=write(
@@ -192,6 +198,7 @@ async def test_triggers_outside_the_flow_key_define_a_step(memory: Any, write: W
 # Names of queues
 
 
+@pytest.mark.spec("000-3.4", "000-3.5", "000-5.2")
 @pytest.mark.parametrize(
     ("strategy", "expected"),
     [
@@ -209,6 +216,7 @@ def test_a_queue_is_named_after_the_file_or_its_folder(
     assert found == expected
 
 
+@pytest.mark.spec("000-3.4", "000-5.2", "000-18.1")
 def test_an_explicit_queue_overrides_the_file_name(memory: Any, write: Write) -> None:
     folder = write(
         a="queue = 'mine'\nconfig = {'queue': 'other'}\ndef handle(): ...",
@@ -424,6 +432,17 @@ def test_an_unknown_compensation_is_reported_with_the_nearest_step(memory: Any) 
     assert "did you mean 'refund'" in app.registry.problems[0].message
 
 
+def test_a_misspelt_event_has_a_near_match(memory: Any) -> None:
+    @flow("f", emits=["order.created"])
+    async def begin() -> None: ...
+
+    @step(on="order.creatd")
+    async def lost() -> None: ...
+
+    (problem,) = memory(begin, lost).registry.problems
+    assert "listens to order.creatd and no flow emits that; did you mean 'order.created'?" in problem.message
+
+
 def test_an_unreachable_step_is_reported(memory: Any) -> None:
     @flow("f", emits=["go"])
     async def begin() -> None: ...
@@ -438,6 +457,7 @@ def test_an_unreachable_step_is_reported(memory: Any) -> None:
     assert sorted(codes(app)) == ["unknown_flow", "unreachable_step"]
     described = {p.code: p.message for p in app.registry.problems}
     assert "never.emitted" in described["unreachable_step"]
+    assert "add the kind to the emits of a step" in described["unreachable_step"]
     assert "flow 'g'" in described["unknown_flow"]
 
 
@@ -456,7 +476,7 @@ def test_an_async_condition_is_refused(name: str) -> None:
     async def later(event: Any) -> bool:
         return False
 
-    with pytest.raises(DefinitionError, match=f"the {name} of 'x' must be a plain function"):
+    with pytest.raises(DefinitionError, match=f"`{name}` of the subscription to 'x' must be a `def` function"):
 
         @step(on="x", **{name: later})
         async def work() -> None: ...
@@ -480,6 +500,7 @@ def test_a_decorated_function_can_be_called() -> None:
 # The registry as JSON
 
 
+@pytest.mark.spec("000-11.2", "000-11.3", "000-11.4")
 def test_the_registry_is_json_in_the_form_of_the_spec(memory: Any, write: Write) -> None:
     folder = write(image__resize=RESIZE, image__thumbnail=THUMBNAIL, broken="1/0")
     described = json.loads(json.dumps(memory(dir=folder, namespace="shop").describe()))
@@ -521,6 +542,7 @@ def test_the_registry_is_json_in_the_form_of_the_spec(memory: Any, write: Write)
     assert [(p["code"], p["line"]) for p in described["problems"]] == [("import_failed", 1)]
 
 
+@pytest.mark.spec("000-11.2", "000-11.9")
 def test_the_registry_contains_no_functions_and_no_secrets(memory: Any) -> None:
     @flow("f", emits=["x"], key=lambda i: "secret", input_schema={"type": "object"})
     async def begin() -> None: ...

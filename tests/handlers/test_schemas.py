@@ -66,11 +66,12 @@ async def test_an_invalid_input_is_refused_at_the_start(memory: Any, schema: Any
     async def typed(input: Any) -> None: ...
 
     async with memory(typed) as a:
-        with pytest.raises(SchemaViolation, match="the input of typed"):
+        with pytest.raises(SchemaViolation, match="the input of flow 'typed'"):
             await a.start("typed", bad)
         assert await a.runs.list() == []
 
 
+@pytest.mark.spec("000-7.26", "000-14.11")
 @every_schema
 async def test_an_invalid_input_from_an_event_is_a_permanent_failure(app: Any, schema: Any) -> None:
     ran: list[Any] = []
@@ -89,7 +90,7 @@ async def test_an_invalid_input_from_an_event_is_a_permanent_failure(app: Any, s
         events = [(e.kind, e.step) for e in await a.stream(run) if e.step == "typed"]
         assert events == [("step.started", "typed"), ("schema.error", "typed"), ("step.failed", "typed")]
         error = (await a.events_of(run, "schema.error"))[0]
-        assert "the input of typed" in error.data["message"]
+        assert "the input of 'typed'" in error.data["message"]
         assert error.meta["attempt"] == 1
         failed = (await a.events_of(run, "step.failed"))[0].data
         assert (failed["code"], failed["willRetry"]) == ("schema_violation", False)
@@ -97,6 +98,7 @@ async def test_an_invalid_input_from_an_event_is_a_permanent_failure(app: Any, s
         assert (await a.run_to_end("typed", {"id": 7}))[1] == "completed"
 
 
+@pytest.mark.spec("000-14.11")
 @every_schema
 async def test_an_invalid_result_is_a_permanent_failure(app: Any, schema: Any) -> None:
     @flow("typed", output_schema=schema, retry=5, emits=["after"])
@@ -108,10 +110,11 @@ async def test_an_invalid_result_is_a_permanent_failure(app: Any, schema: Any) -
         assert await a.run_for_result("typed", {"id": 1}) == {"id": 1}
         run, status = await a.run_to_end("typed", {"id": None})
         assert status == "failed"
-        assert "the result of typed" in (await a.events_of(run, "schema.error"))[0].data["message"]
+        assert "the result of 'typed'" in (await a.events_of(run, "schema.error"))[0].data["message"]
         assert "after" not in await a.kinds(run)
 
 
+@pytest.mark.spec("000-7.14")
 @every_schema
 async def test_an_invalid_event_is_a_permanent_failure(app: Any, schema: Any) -> None:
     @flow("typed", events={"order.made": schema}, emits=["order.made", "free"], retry=5)
@@ -129,6 +132,7 @@ async def test_an_invalid_event_is_a_permanent_failure(app: Any, schema: Any) ->
         assert await a.events_of(run, "order.made") == await a.events_of(run, "free") == []
 
 
+@pytest.mark.spec("000-7.14")
 @every_schema
 async def test_an_invalid_event_from_outside_is_refused(memory: Any, schema: Any) -> None:
     @flow("typed", accepts=["order.made"], events={"order.made": schema})
@@ -192,6 +196,7 @@ async def test_annotations_with_plain_types_are_not_schemas(memory: Any) -> None
         assert await a.jobs.result(await a.enqueue("plain", "not a number"), timeout=20) == "not a number"
 
 
+@pytest.mark.spec("002-8.4")
 async def test_an_invalid_payload_from_a_producer_without_the_handler(shared: Any) -> None:
     @job(queue="typed", input_schema=JSON_ORDER, retry=5)
     async def typed() -> None: ...
@@ -230,7 +235,7 @@ async def test_a_result_that_cannot_be_stored_is_a_permanent_failure(memory: Any
         assert status == "failed"
         failed = (await a.events_of(run, "step.failed"))[0].data
         assert (failed["code"], failed["willRetry"]) == (code, False)
-        assert "the result of odd" in failed["error"]
+        assert "the result of 'odd'" in failed["error"]
         assert await a.run_for_result("fine") == "fine"
 
 
@@ -252,3 +257,41 @@ def test_an_invalid_event_schema_is_reported(memory: Any) -> None:
     (problem,) = app.registry.problems
     assert "nonsense" in problem.message
     assert "bad" not in app.registry.flows
+
+
+@every_schema
+async def test_a_misspelt_required_field_has_a_near_match(memory: Any, schema: Any) -> None:
+    @flow("shop", input_schema=schema)
+    async def typed(input: Any) -> None: ...
+
+    async with memory(typed) as a:
+        with pytest.raises(SchemaViolation, match=r"the input of flow 'shop' .*; got 'idd', did you mean 'id'\?"):
+            await a.start("shop", {"idd": 7, "name": "x"})
+        with pytest.raises(SchemaViolation) as it:
+            await a.start("shop", {"name": "x"})
+        assert "did you mean" not in str(it.value), "a known field is not a misspelt one"
+
+
+async def test_a_misspelt_field_of_an_inner_object(memory: Any) -> None:
+    @dataclasses.dataclass
+    class Basket:
+        orders: list[DataOrder]
+
+    @job(queue="q")
+    async def typed(input: Basket) -> None: ...
+
+    async with memory(typed) as a:
+        with pytest.raises(SchemaViolation, match=r"got 'idd', did you mean 'id'\?"):
+            await a.enqueue("q", {"orders": [{"id": 1}, {"idd": 2}]})
+
+
+@every_schema
+async def test_a_missing_input_names_the_flow(memory: Any, schema: Any) -> None:
+    @flow("shop", input_schema=schema)
+    async def typed(input: Any) -> None: ...
+
+    async with memory(typed) as a:
+        with pytest.raises(
+            SchemaViolation, match=r"^the input of flow 'shop' .*; pass input=, or --input on the command"
+        ):
+            await a.start("shop")

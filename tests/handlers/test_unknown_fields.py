@@ -47,7 +47,7 @@ async def say(input: Greeting) -> str:
 async def test_a_misspelled_field_is_refused_with_the_near_match(app: Any) -> None:
     async with app(greet, say) as a:
         with pytest.raises(
-            SchemaViolation, match=r"the input of greet has an unknown field 'langg'; did you mean 'lang'\?"
+            SchemaViolation, match=r"the input of flow 'greet' has an unknown field 'langg'; did you mean 'lang'\?"
         ):
             await a.start("greet", {"langg": "de"})
         with pytest.raises(SchemaViolation, match="unknown_fields='ignore'"):

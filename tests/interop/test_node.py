@@ -32,6 +32,7 @@ async def _state(app: App, id: str, state: JobState) -> Any:
     return await until(there, 30)
 
 
+@pytest.mark.spec("000-4.1.8")
 async def test_a_node_worker_runs_our_jobs(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
         await node.call("work", queue="mail")
@@ -52,6 +53,7 @@ async def test_a_node_worker_runs_delayed_and_prioritized_jobs(node: Any, redis_
             await _state(app, id, JobState.COMPLETED)
 
 
+@pytest.mark.spec("000-4.1.8", "000-5.7")
 async def test_we_run_jobs_of_a_node_producer(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
         await node.call("events", queue="mail")
@@ -74,6 +76,7 @@ async def test_node_sees_our_failures(node: Any, redis_url: str) -> None:
             assert "no such letter" in (await node.wait_for_event("failed", id))["failedReason"]
 
 
+@pytest.mark.spec("004-7.2")
 async def test_node_receives_events_of_our_jobs(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
         await node.call("events", queue="mail")

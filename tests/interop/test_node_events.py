@@ -42,6 +42,7 @@ def _kinds(events: list[Event], job: str) -> list[str]:
     return [event.kind for event in events if event.subject == job]
 
 
+@pytest.mark.spec("000-7.30", "004-7.2", "004-7.4")
 async def test_events_of_a_node_worker(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
         await node.call("work", queue=QUEUE)
@@ -68,6 +69,7 @@ async def test_events_after_a_cursor(node: Any, redis_url: str) -> None:
         assert events[-1].data == {"error": "no", "willRetry": False}
 
 
+@pytest.mark.spec("004-7.2", "004-7.4")
 async def test_events_of_our_worker(redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app, app.workers.background():
         id = await app.enqueue(QUEUE, 1)
@@ -121,6 +123,7 @@ async def test_unreadable_entries_are_skipped(redis_url: str, caplog: pytest.Log
     assert len([one for one in caplog.records if "skipping it" in one.message]) == 5
 
 
+@pytest.mark.spec("000-4.2.4", "002-8.11")
 async def test_bull_board_shows_our_jobs(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
         async with app.workers.background():

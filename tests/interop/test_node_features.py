@@ -184,6 +184,7 @@ def _ask(rate: int | None = None) -> Any:
 # Attempts, failures and metrics
 
 
+@pytest.mark.spec("000-4.1.12", "000-4.2.4")
 async def test_node_shows_attempts_and_failures_of_our_jobs(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[talk]) as app:
         id = await app.enqueue(QUEUE, "nobody")
@@ -200,6 +201,7 @@ async def test_node_shows_attempts_and_failures_of_our_jobs(node: Any, redis_url
         assert logs == {"logs": ['[info] letter to nobody {"stamps":2}'] * 2, "count": 2}
 
 
+@pytest.mark.spec("000-4.1.12")
 async def test_node_retries_our_job_as_often_as_we_do(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[talk]) as app:
         await node.call("work", queue=QUEUE, fail=True)

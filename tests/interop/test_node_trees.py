@@ -34,6 +34,7 @@ def page(data: Any, **opts: Any) -> dict[str, Any]:
     return {"name": "render", "queueName": "pages", "data": data, "opts": opts}
 
 
+@pytest.mark.spec("002-9.6", "004-1.3")
 async def test_node_runs_the_parent_of_our_tree(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[render]) as app:
         children = [Node(render, 1), Node(render, "tear", on_failure="ignore")]
@@ -58,6 +59,7 @@ async def test_node_runs_the_children_of_our_tree(node: Any, redis_url: str) -> 
         assert result["values"] == {key: {"seen": n, "by": "node"} for n, key in enumerate(keys, 1)}
 
 
+@pytest.mark.spec("002-9.6", "004-5.2")
 async def test_we_run_the_parent_of_a_node_tree(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[render, bind]) as app:
         children = [page(1, jobId="one"), page("tear", jobId="two", ignoreDependencyOnFailure=True)]
@@ -72,6 +74,7 @@ async def test_we_run_the_parent_of_a_node_tree(node: Any, redis_url: str) -> No
         assert done["returnvalue"] == {"values": values, "failed": failed}
 
 
+@pytest.mark.spec("004-5.1")
 async def test_our_failed_child_fails_node_parents(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[render, bind]) as app:
         children = [page("tear", failParentOnFailure=True)]

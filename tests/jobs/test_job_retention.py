@@ -37,6 +37,7 @@ async def _ends(a: Any, id: str, kind: str = "job.completed") -> None:
     await until(is_recorded, 20)
 
 
+@pytest.mark.spec("002-7.3")
 async def test_keep_options_of_a_handler(app: Any) -> None:
     async with app(work) as a, a.workers.background():
         for n in range(4):
@@ -128,6 +129,7 @@ def test_an_invalid_keep_option_is_named(given: Any) -> None:
         job(queue="q", keep_completed=given)(lambda: None)
 
 
+@pytest.mark.spec("002-7.3")
 async def test_a_worker_file_uses_bullmq_removal_options(app: Any, tmp_path: Path) -> None:
     (tmp_path / "q.py").write_text("config = {'removeOnComplete': 1, 'removeOnFail': True}\ndef handle(input): pass\n")
     async with app(dir=tmp_path) as a, a.workers.background():
@@ -146,6 +148,7 @@ def test_a_step_has_no_keep_options() -> None:
 # Keys
 
 
+@pytest.mark.spec("002-9.5")
 async def test_a_dedupe_key_adds_one_job(app: Any) -> None:
     async with app(work) as a:
         first = await a.enqueue("q", 1, dedupe="ada")
@@ -178,6 +181,7 @@ def test_an_invalid_dedupe_key_is_named(given: tuple[Any, Any]) -> None:
 # Limits that a handler meets
 
 
+@pytest.mark.spec("004-3.5")
 async def test_a_rate_limit_error_releases_the_job_and_holds_the_queue(app: Any, clock: Any) -> None:
     tries: list[tuple[str, int]] = []
 

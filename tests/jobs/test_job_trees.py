@@ -33,6 +33,7 @@ def shelve(_input: Any, ctx: SyncContext) -> Any:
     return {"books": list(ctx.children_values().values()), "torn": ctx.failed_children()}
 
 
+@pytest.mark.spec("004-1.3", "004-2.1")
 async def test_a_parent_reads_the_results_of_its_children(app: Make) -> None:
     async with app(render, bind) as one, one.workers.background():
         tree = await one.jobs.enqueue_tree(Node(bind, "Emma", children=[Node(render, n) for n in (1, 2, 3)]))
@@ -79,6 +80,7 @@ async def test_three_levels_and_a_def_handler_from_bullmqs_dict(app: Make) -> No
         assert result == {"books": [{"title": "Emma", "pages": [1, 2], "torn": {}}], "torn": {}}
 
 
+@pytest.mark.spec("004-5.1")
 async def test_a_failed_child_fails_all_its_ancestors(app: Make) -> None:
     async with app(render, bind, shelve) as one, one.workers.background():
         book = Node(bind, "Emma", children=[Node(render, 1), Node(render, "tear")])
@@ -113,6 +115,7 @@ async def test_a_child_that_is_redriven_first_lets_its_parent_be_redriven(app: M
         assert (await one.jobs.result("book", timeout=TEST_TIMEOUT_S))["pages"] == [7]
 
 
+@pytest.mark.spec("004-5.2")
 async def test_a_failed_child_may_be_ignored(app: Make) -> None:
     async with app(render, bind) as one, one.workers.background():
         children = [Node(render, "tear", on_failure="ignore"), Node(render, 2)]
@@ -140,6 +143,7 @@ async def test_retries_of_a_child_count_before_it_fails(app: Make) -> None:
     assert tries == [1, 2, 3]
 
 
+@pytest.mark.spec("004-5.3")
 async def test_a_parent_that_runs_early_misses_the_other_results(app: Make) -> None:
     @job(queue="books", retry={"attempts": 2, "backoff": {"type": "fixed", "delay": 0}})
     async def hasty(_input: Any, ctx: Context) -> Any:
@@ -155,6 +159,7 @@ async def test_a_parent_that_runs_early_misses_the_other_results(app: Make) -> N
         assert await one.store.job(tree.children[1].id) is None
 
 
+@pytest.mark.spec("004-2.1")
 async def test_a_tree_with_a_key_is_added_once(app: Make) -> None:
     async with app(render, bind) as one:
         tree = Node(bind, "Emma", key="emma", children=[Node(render, 1)])

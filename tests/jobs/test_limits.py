@@ -33,6 +33,7 @@ class ConcurrencyMeter:
         self.active -= 1
 
 
+@pytest.mark.spec("000-4.1.10", "002-7.2", "004-3.1")
 async def test_a_worker_takes_no_more_than_its_concurrency(app: Any) -> None:
     meter = ConcurrencyMeter()
 
@@ -50,6 +51,7 @@ async def test_a_worker_takes_no_more_than_its_concurrency(app: Any) -> None:
     assert (meter.max_active, meter.started) == (4, 20)
 
 
+@pytest.mark.spec("000-4.1.10", "000-14.5", "004-3.1")
 async def test_a_queue_has_a_concurrency_of_its_own(app: Any) -> None:
     narrow, wide = ConcurrencyMeter(), ConcurrencyMeter()
 
@@ -109,6 +111,7 @@ async def test_max_active_holds_over_two_apps(shared: Any) -> None:
     assert (meter.max_active, meter.started) == (3, 20)
 
 
+@pytest.mark.spec("000-4.1.11", "000-14.6", "002-7.7", "002-9.7", "004-3.2")
 async def test_a_rate_limit_per_queue(app: Any, clock: FakeClock) -> None:
     @job(queue="q", rate_limit="3/1m")
     async def work() -> None: ...
@@ -129,6 +132,7 @@ async def _done(app: Any, total: int) -> bool:
     return counts["completed"] == total and counts["active"] == 0
 
 
+@pytest.mark.spec("000-4.1.11")
 async def test_a_rate_limit_holds_over_two_apps(shared: Any, clock: FakeClock) -> None:
     @job(queue="q", rate_limit={"max": 4, "duration": "10s"})
     async def work() -> None: ...

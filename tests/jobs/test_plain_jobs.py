@@ -33,6 +33,8 @@ def echo(input: Any) -> Any:
     return input
 
 
+@pytest.mark.spec("000-1.3", "000-2.4", "000-3.18", "000-4.1.2", "000-7.6", "000-7.16", "000-7.17", "000-7.19")
+@pytest.mark.spec("000-7.30", "000-10.12", "003-1.6")
 async def test_a_job_runs_and_returns_its_result(app: Any) -> None:
     async with app(add) as a, a.workers.background():
         id = await a.enqueue("sums", {"a": 1, "b": 2})
@@ -68,6 +70,7 @@ async def test_a_job_id_is_added_once(app: Any) -> None:
         assert await a.jobs.result("only-one", timeout=20) == first
 
 
+@pytest.mark.spec("000-14.10", "000-16.15")
 async def test_auto_ids_depend_on_input_name_and_queue(app: Any) -> None:
     def sends(queue: str) -> Any:
         @job(queue=queue, name="send", key="auto")
@@ -83,6 +86,7 @@ async def test_auto_ids_depend_on_input_name_and_queue(app: Any) -> None:
         assert (await a.count_waiting("mail"), await a.count_waiting("post")) == (2, 1)
 
 
+@pytest.mark.spec("000-14.10")
 async def test_a_job_id_from_the_caller(app: Any) -> None:
     @job(queue="mail", key=lambda mail: f"mail-{mail['to']}")
     async def send() -> None: ...
@@ -97,6 +101,7 @@ async def test_a_job_id_from_the_caller(app: Any) -> None:
             await a.enqueue("mail", {"to": "not an id"})
 
 
+@pytest.mark.spec("000-4.1.12", "000-7.20", "000-14.7", "000-15.2")
 async def test_a_job_is_retried_and_then_leaves_one_dead_letter(app: Any, clock: FakeClock) -> None:
     policy = {"attempts": 3, "backoff": {"type": "fixed", "delay": "10s", "jitter": False}}
 
@@ -135,6 +140,7 @@ async def test_enqueue_overrides_the_retry_policy(app: Any) -> None:
         assert (row.state.value, row.attempt) == ("failed", 1)
 
 
+@pytest.mark.spec("000-4.1.3")
 async def test_delay_and_at(app: Any, clock: FakeClock) -> None:
     async with app(echo, clock=clock) as a, a.workers.background():
         soon = await a.enqueue("echo", "soon", delay="1m")
@@ -148,6 +154,7 @@ async def test_delay_and_at(app: Any, clock: FakeClock) -> None:
         assert await a.jobs.result(later, timeout=20) == "later"
 
 
+@pytest.mark.spec("002-7.6", "002-9.1")
 async def test_priority_delay_and_name_of_the_decorator(app: Any, clock: FakeClock) -> None:
     order: list[str] = []
 

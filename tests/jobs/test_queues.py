@@ -18,6 +18,7 @@ async def echo(input: Any) -> Any:
     return input
 
 
+@pytest.mark.spec("000-4.1.7", "004-1.2")
 async def test_a_paused_queue_starts_no_job(app: Any) -> None:
     async with app(echo) as a, a.workers.background():
         await a.queues.pause("echo")
@@ -90,6 +91,7 @@ async def test_every_action_on_an_unknown_job_raises(app: Any) -> None:
                 await act("nobody")
 
 
+@pytest.mark.spec("000-15.3", "004-1.2")
 async def test_remove_and_drain(app: Any, clock: FakeClock) -> None:
     async with app(echo, clock=clock) as a:
         ids = await a.jobs.enqueue_many("echo", range(5))
@@ -153,6 +155,7 @@ async def test_an_unknown_queue_error_lists_the_known_queues(memory: Any) -> Non
                 await ask("ecko")
 
 
+@pytest.mark.spec("000-4.1.6", "000-16.12", "004-1.4")
 async def test_queue_events_can_be_followed(app: Any) -> None:
     async with app(echo) as a, a.workers.background():
         id = await a.enqueue("echo", 1)

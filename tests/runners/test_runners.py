@@ -37,6 +37,7 @@ class TestThreadHandlers(RunnerContract):
         return InProcessRunner(concurrency)
 
 
+@pytest.mark.spec("000-6.1")
 class TestProcessHandlers(RunnerContract):
     @pytest.fixture(autouse=True)
     def _allow_more_time(self, slow_children: None) -> None: ...

@@ -57,6 +57,7 @@ async def test_schedules_of_flows_and_jobs(app: Any, clock: FakeClock) -> None:
         await a.wait_for_state(f"sweep.{clock.now_ms()}", "completed")
 
 
+@pytest.mark.spec("004-4.3")
 async def test_a_declared_schedule_follows_the_code(shared: Any, clock: FakeClock) -> None:
     rows = await kept(shared(report("1h"), clock=clock))
     assert rows["report"].every_ms == 3_600_000
@@ -161,7 +162,7 @@ def test_an_invalid_declared_schedule_names_its_file(schedule: Any, error: str) 
 
 
 def test_the_input_of_a_schedule_is_validated() -> None:
-    with pytest.raises(DefinitionError, match="the input of typed"):
+    with pytest.raises(DefinitionError, match="the input of 'typed'"):
 
         @flow("typed", input_schema={"type": "object"}, schedule={"every": "1h", "input": 5})
         async def typed(input: Any) -> None: ...

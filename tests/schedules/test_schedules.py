@@ -84,6 +84,7 @@ async def test_missed_slots_fire_once_by_default(app: Any, clock: FakeClock) -> 
         assert [run.id for run in await a.runs.list()] == [f"hourly.{NEXT_HOUR}"]
 
 
+@pytest.mark.spec("000-4.1.3", "004-4.1")
 async def test_cron_in_its_time_zone(app: Any, clock: FakeClock) -> None:
     async with app(report, clock=clock) as a, a.workers.background():
         row = await a.schedules.add("daily", flow="report", cron="30 9 * * 1-5", tz="Europe/Berlin")
@@ -147,6 +148,7 @@ async def test_adding_a_schedule_again_does_not_fire_its_slot_again(
         assert len(await a.runs.list()) + len(await a.job_events("clean", "job.added")) == 1
 
 
+@pytest.mark.spec("004-4.1")
 async def test_a_schedule_is_replaced_and_removed(app: Any, clock: FakeClock) -> None:
     async with app(report, clean, clock=clock) as a, a.workers.background():
         await a.schedules.add("s", flow="report", every="1h")
@@ -255,7 +257,7 @@ async def test_other_refusals_of_schedules(memory: Any) -> None:
             await a.schedules.add("s", flow="report", every="1h", input=object())
         with pytest.raises(BadId, match=r"invalid schedule id 'not an id'; .* at most 160 characters"):
             await a.schedules.add("not an id", flow="report", every="1h")
-        with pytest.raises(BadId, match=rf"invalid schedule id '{'x' * 161}'; .* at most 160 characters"):
+        with pytest.raises(BadId, match=r"invalid schedule id 'x+…; .* at most 160 characters"):
             await a.schedules.add("x" * 161, flow="report", every="1h")
         assert await a.schedules.list() == []
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import App
 from penstock.app import store_urls as backend
-from penstock.app.store_urls import is_writable, readable_url, sqlite_path
+from penstock.app.store_urls import is_writable, readable_url, shown_url, sqlite_path
 from penstock.core.errors import ConfigError, SettingError, StoreUnavailable
 
 
@@ -59,6 +59,19 @@ def test_readable_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for other in ("redis://localhost", "sqlite://:memory:", ":memory:"):
         assert readable_url(other) == other
     assert readable_url("postgresql://localhost/shop") == "postgresql://localhost/shop?migrate=no"
+
+
+@pytest.mark.parametrize("url", ["postgresql://ann:hush@host/shop", "postgresql://ann:hush@host/shop?schema=a"])
+def test_messages_do_not_show_what_a_reading_command_adds(url: str) -> None:
+    assert shown_url(readable_url(url)) == url.replace("hush", "***")
+    assert shown_url("sqlite:///shop.db?mode=ro") == "sqlite:///shop.db"
+
+
+@pytest.mark.parametrize("options", ["", "?mode=ro"])
+async def test_a_folder_is_not_a_store(tmp_path: Path, options: str) -> None:
+    with pytest.raises(StoreUnavailable, match=r"is a folder, not a file; name a file in it, such as .*/penstock\.db"):
+        async with App(f"sqlite:///{tmp_path}{options}", handlers=[]):
+            pass
 
 
 @pytest.mark.parametrize("port", ["99999", "65536", "0", "abc", "-5"])

@@ -147,6 +147,7 @@ def test_colours_on_a_terminal() -> None:
     assert stream.getvalue() == "\x1b[33mwarning: \x1b[0m\x1b[2mr-1: \x1b[0mcareful\n"
 
 
+@pytest.mark.spec("000-3.9", "000-3.10")
 def test_configuring_again_replaces_the_configuration() -> None:
     first, second = io.StringIO(), io.StringIO()
     configure("info", stream=first)
@@ -179,6 +180,7 @@ def test_a_record_that_cannot_be_formatted_does_not_raise(
     assert "Logging error" in capsys.readouterr().err
 
 
+@pytest.mark.spec("000-1.4", "000-2.4")
 async def test_a_custom_logging_handler() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
@@ -223,6 +225,7 @@ print(root.handlers, root.level == before, ours.handlers, ours.level, ours.propa
     assert done.stdout.strip() == "[] True [] 0 True"
 
 
+@pytest.mark.spec("000-1.4", "000-3.9", "000-3.10")
 def test_an_app_with_log_configures_logging() -> None:
     ours, root = logging.getLogger("penstock"), logging.getLogger()
     before = root.handlers[:], root.level

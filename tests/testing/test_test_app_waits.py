@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import AwaitTimeout, Context, flow, step
-from penstock.core.errors import TriggerUsed, UnknownTrigger
+from penstock.core.errors import TriggerUsed, UnknownTrigger, WaitTimeout
 from penstock.ports.unit import DELIVERIES
 from penstock.testing import TestApp
 
@@ -158,7 +158,7 @@ async def test_a_crash_while_waiting_and_after() -> None:
     async with TestApp(handlers=[nap]) as app:
         app.crash("nap", attempt=2)
         run = await app.run_flow(nap, None)
-        assert (run.status, run.steps["nap"].attempt) == ("completed", 3)
+        assert (run.status, run.steps["nap"].attempt) == ("completed", 2)
 
 
 async def test_a_history_is_the_same_every_time(tmp_path: Path) -> None:
@@ -192,3 +192,21 @@ async def test_time_until_a_moment() -> None:
 
     async with TestApp(handlers=[new_year]) as app:
         assert (await app.run_flow(new_year)).result == "2030-01-01T00:00:00+00:00"
+
+
+async def test_a_timeout_names_the_wait() -> None:
+    @flow("slow", emits=[])
+    async def slow(input: Any, ctx: Context) -> None:
+        await (ctx.wait.time("2h") if input == "sleep" else ctx.wait.event("paid", match={"n": 7}, timeout="2h"))
+
+    async with TestApp(handlers=[slow]) as app:
+        run = await app.start(slow, "wait")
+        with pytest.raises(
+            WaitTimeout, match=rf"step 'slow' of run {run} waits for the event 'paid' with .* until 20"
+        ) as it:
+            await app.result(run, timeout="1h")
+        assert "resolve it with await app.emit('paid', …)" in str(it.value)
+        await app.runs.cancel(run)
+        run = await app.start(slow, "sleep")
+        with pytest.raises(WaitTimeout, match=rf"step 'slow' of run {run} sleeps until 20"):
+            await app.result(run, timeout="1h")

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock import App, job
+from penstock import App, Context, job
 from penstock.worker import blocked_loop
 
 
@@ -47,6 +47,35 @@ async def test_warning_names_the_blocking_handler(warnings: WarningLog) -> None:
     assert "the event loop has been blocked for " in warnings.messages[0]
     assert f" by greedy ({__file__}:" in warnings.messages[0]
     assert "asyncio.to_thread" in warnings.messages[0]
+
+
+async def test_warning_names_the_handler_and_the_line_that_blocks(warnings: WarningLog) -> None:
+    def crunch() -> bool:
+        return warnings.has_message.wait(30)
+
+    @job(queue="q")
+    async def greedy(input: Any, ctx: Context) -> bool:
+        return await ctx.run("crunch", crunch)
+
+    async with App(":memory:", handlers=[greedy], lease="500ms") as app, app.workers.background():
+        assert await app.jobs.result(await app.enqueue("q"), timeout=40)
+    assert f" by crunch ({__file__}:" in warnings.messages[0]
+    assert ", called by the handler greedy; " in warnings.messages[0]
+
+
+async def test_a_handler_that_blocks_past_its_timeout_is_named(warnings: WarningLog) -> None:
+    @job(queue="q", timeout="10ms")
+    async def greedy(input: Any) -> str:
+        threading.Event().wait(0.2)  # on the loop's thread: the timeout cannot stop it
+        return "done"
+
+    async with App(":memory:", handlers=[greedy]) as app, app.workers.background():
+        assert await app.jobs.result(await app.enqueue("q"), timeout=40) == "done"
+    assert any(
+        "greedy ran longer than its timeout of 0.01 s and could not be stopped, because it blocked the event loop"
+        in message
+        for message in warnings.messages
+    )
 
 
 class Loop:

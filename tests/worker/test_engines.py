@@ -170,6 +170,7 @@ class CountdownWork(InternalJobWork):
         return CommitRequest(build, run=run, version=self.claim.version, record=self.claim.record)
 
 
+@pytest.mark.spec("003-12.3")
 async def test_an_engine_of_another_kind_runs_on_every_store(app: Any) -> None:
     engines: list[CountdownEngine] = []
 

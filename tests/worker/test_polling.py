@@ -12,6 +12,7 @@ from penstock import job
 from penstock.core.outage_retry import OutageLog
 from penstock.ports.unit import ClaimBatch, ClaimRequest, QueueDemand
 from penstock.testing import FakeClock
+from penstock.worker import polling
 from penstock.worker.capacity import CapacityTracker, Prefetcher, QueueLimits
 from penstock.worker.polling import ClaimPoller
 
@@ -88,3 +89,49 @@ async def test_a_signal_during_a_commit_is_not_lost(app: Any, monkeypatch: pytes
             await asyncio.sleep(0)
         answer.set()
         assert await a.jobs.result(second, timeout=20) == "ended"
+
+
+async def test_an_unexpected_error_of_a_claim_is_logged_and_does_not_end_the_worker(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @job(queue="mail")
+    async def send() -> str:
+        return "sent"
+
+    async with memory(send) as a:
+        claim, failed = a.store.claim, []
+
+        async def fail_twice(request: ClaimRequest) -> ClaimBatch:
+            if len(failed) < 2:
+                failed.append(request)
+                raise IndexError("an answer that cannot be decoded")
+            return await claim(request)  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(a.store, "claim", fail_twice)
+        monkeypatch.setattr(polling, "CLAIM_RETRY_MS", 1)
+        id = await a.enqueue("mail")
+        async with a.workers.background():
+            assert await a.jobs.result(id, timeout=20) == "sent"
+    assert len(failed) == 2
+    assert "cannot claim jobs because of an unexpected error" in caplog.text
+    assert "an answer that cannot be decoded" in caplog.text
+
+
+async def test_pauses_after_unexpected_errors_grow_and_no_signal_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    poller = make_poller(FakeClock())
+
+    class Broken:
+        async def claim(self, request: ClaimRequest) -> ClaimBatch:
+            poller.poll_soon()
+            raise IndexError("broken")
+
+    async def note(wait: Any, timeout: float) -> None:
+        wait.close()
+        pauses.append(timeout)
+
+    monkeypatch.setattr(poller, "_store", Broken())
+    monkeypatch.setattr(asyncio, "wait_for", note)
+    for _ in range(6):
+        await poller._poll(asyncio.Event())
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]

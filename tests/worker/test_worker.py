@@ -268,6 +268,7 @@ async def test_a_suspect_that_is_released_without_running_is_no_attempt(app: Any
 # Stopping
 
 
+@pytest.mark.spec("002-8.10", "000-12.1")
 async def test_a_stopping_worker_lets_handlers_finish(app: Any) -> None:
     release = asyncio.Event()
 
@@ -441,6 +442,7 @@ async def test_the_commit_of_a_step_claims_the_next_step(app: Any, concurrency: 
     assert len(polls) < 40, f"{len(polls)} polls besides 60 commits"
 
 
+@pytest.mark.spec("002-7.4")
 async def test_two_workers_share_the_work(shared: Any) -> None:
     doors = asyncio.Event()
     inside: list[str] = []

@@ -37,6 +37,9 @@ class Advice:
         jobs = f"queue {queue!r}" if name is None else f"job {name!r} in queue {queue!r}"
         queues = {queue for queue, _ in registry.jobs}
         known = sorted(job for of, job in registry.jobs if of == queue) if queue in queues else sorted(queues)
+        if queue in queues and name is None:
+            log.warning("queue %r has only handlers of named jobs; pass name=, known jobs: %s", queue, ", ".join(known))
+            return
         hint = did_you_mean(name if queue in queues and name else queue, known)
         log.warning(
             "%s has no handler here; %s",

@@ -116,7 +116,7 @@ class App:
         engines: Iterable[EngineFactory] = (),
         **settings: Unpack[SettingOptions],
     ) -> None:
-        values = {**settings, "url": url, "dir": str(dir) if dir is not None else None}
+        values = {**settings, "url": url, "dir": str(dir) if isinstance(dir, Path) else dir}
         self.settings = Settings.load(values)
         redactor = Redactor(self.settings.redact)
         if settings.get("log") is not None or settings.get("log_format") is not None:
@@ -129,7 +129,7 @@ class App:
         self._bridges = tuple(check_list(bridges, "bridges"))
         self._instrumentation = Instrumentation.of(check_list(listeners, "listeners"))
         self._make_runner = runner
-        self._engine_factories = tuple(engines)
+        self._engine_factories = tuple(check_list(engines, "engines"))
         self._unit_ids = map(f"{os.urandom(6).hex()}-{{}}".format, itertools.count(1))
         self._is_open = False
 
@@ -423,7 +423,7 @@ class App:
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, has_dir: bool) -> Registry:
         self._functions = read_functions(check_list(handlers, "handlers")) if handlers is not None else []
-        self._has_dir = has_dir or (handlers is None and Path(self.settings.dir).is_dir())
+        self._has_dir = has_dir or (handlers is None and os.path.isdir(self.settings.dir))
         self._file_bridges: list[Bridge] = []
         if not self._has_dir:
             return self._register([], [])

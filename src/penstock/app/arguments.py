@@ -13,6 +13,7 @@ from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument
 from ..core.near_match import did_you_mean
 from ..core.options import check_key
+from ..core.text import shorten
 from ..ports.unit import Dedupe
 
 NoInput = (
@@ -48,47 +49,33 @@ UNSET: Any = Unset()
 """Stands for an argument that was not passed, where None is a value."""
 
 
-def check_name(value: Any, what: str, expected: str) -> str:
-    """Return the value if it is a string; raise otherwise."""
-    if not isinstance(value, str):
-        raise BadArgument(f"{what} must be a string ({expected}), got {_shorten(value)}")
-    return value
-
-
 def check_function(value: Any, what: str, expected: str) -> None:
     """Raise if the value cannot be called."""
     if not callable(value):
-        raise BadArgument(f"{what} must be a function {expected}, got {_shorten(value)}")
-
-
-def check_count(value: Any, what: str = "limit") -> int:
-    """Return the value if it is a whole number of at least 1; raise otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadArgument(f"{what} must be a whole number of at least 1, got {value!r}")
-    return value
+        raise BadArgument(f"{what} must be a function {expected}, got {_show(value)}")
 
 
 def check_choice(value: str, known: Iterable[str], what: str) -> str:
     """Return the value if it is one of the known words; raise with the nearest word otherwise."""
     words = list(known)
-    if value in words:
+    if isinstance(value, str) and value in words:
         return value
     if hint := did_you_mean(value, words):
-        raise BadArgument(f"unknown {what} {value!r}; {hint}")
-    raise BadArgument(f"{what} must be one of {', '.join(map(repr, words))}, got {value!r}")
+        raise BadArgument(f"unknown {what} {shorten(value)}; {hint}")
+    raise BadArgument(f"{what} must be one of {', '.join(map(repr, words))}, got {shorten(value)}")
 
 
 def build_dedupe(key: Any, ttl: Duration | None) -> Dedupe | None:
     """Validate `dedupe=` and `dedupe_ttl=`."""
     if key is None:
         if ttl is not None:
-            raise BadArgument(f"dedupe_ttl={ttl!r} requires dedupe=")
+            raise BadArgument(f"dedupe_ttl={shorten(ttl)} requires dedupe=")
         return None
     check_key(key, "dedupe")
     if ttl is not None and to_ms(ttl) < 1:
         raise BadArgument(
-            f'dedupe_ttl must be a duration longer than 0, such as "1m", got {ttl!r}; omit it to deduplicate until '
-            "the job has ended"
+            f'dedupe_ttl must be a duration longer than 0, such as "1m", got {shorten(ttl)}; omit it to '
+            "deduplicate until the job has ended"
         )
     return Dedupe(key, None if ttl is None else to_ms(ttl))
 
@@ -96,12 +83,9 @@ def build_dedupe(key: Any, ttl: Duration | None) -> Dedupe | None:
 def check_list(values: Any, what: str) -> list[Any]:
     """Return an iterable as a list. Raise for a string or a mapping: it is most likely one value, not many."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise BadArgument(
-            f"{what} must be a list, got {_shorten(values)}; for a single value, pass [{_shorten(values)}]"
-        )
+        raise BadArgument(f"{what} must be a list, got {_show(values)}; for a single value, pass [{_show(values)}]")
     return list(values)
 
 
-def _shorten(value: Any) -> str:
-    shown = value.__name__ if inspect.isfunction(value) or inspect.ismodule(value) else repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:60]}…"
+def _show(value: Any) -> str:
+    return value.__name__ if inspect.isfunction(value) or inspect.ismodule(value) else shorten(value)

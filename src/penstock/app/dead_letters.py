@@ -9,15 +9,16 @@ import msgspec
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.errors import RunError, UnknownFlow, UnknownJob, UnknownRun
+from ..core.arguments import check_arguments, check_count
+from ..core.errors import RunError, UnknownFlow, UnknownJob, UnknownRun, UnreadableJob, UnreadableRecord
 from ..core.ids import dead_letter_id
 from ..core.payload import pack
-from ..flows.run_commands import FlowCommands, read_dead_letter
-from ..jobs.dead_letters import DeadLetter
+from ..flows.run_commands import FlowCommands
+from ..jobs.dead_letters import DeadLetter, read_dead_letter
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow
 from ..ports.unit import Committed, JobState, Unit
-from .arguments import check_count, check_name
+from .arguments import check_function
 
 GONE = "another call has already taken this dead letter"
 
@@ -29,6 +30,7 @@ class RedriveResult(msgspec.Struct):
     refused: dict[str, str] = {}  # dead letter -> reason
 
 
+@check_arguments
 class DeadLetters:
     """Jobs and steps that finally failed, kept in `<queue>-dlq` (or the queue their handler names) until redriven."""
 
@@ -55,7 +57,7 @@ class DeadLetters:
             limit: Maximum number of dead letters.
         """
         last = _letter_id(after) if after is not None else None
-        rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=last, limit=check_count(limit))
+        rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=last, limit=limit)
         return [(row.id, read_dead_letter(row)) for row in rows]
 
     async def get(self, id: str) -> DeadLetter:
@@ -64,7 +66,10 @@ class DeadLetters:
         Args:
             id: Id of the dead letter, or of the job that failed.
         """
-        return read_dead_letter(await self._row(id))
+        letter = read_dead_letter(await self._row(id))
+        if letter.unreadable is not None and not letter.original_job_id:
+            raise UnreadableJob(letter.unreadable)
+        return letter
 
     async def redrive(self, id: str, *, input: Any = None) -> RedriveResult:
         """Put one dead letter back to work.
@@ -82,7 +87,7 @@ class DeadLetters:
         done = RedriveResult()
         try:
             sent = await self._commands.retry_step(failed)
-        except (RunError, UnknownRun) as problem:
+        except (RunError, UnknownRun, UnreadableRecord) as problem:
             done.refused[failed.id] = str(problem)
             return done
         if sent is None:
@@ -103,10 +108,15 @@ class DeadLetters:
 
         Args:
             queue: The queue whose jobs failed.
-            where: Redrive only those for which this function returns true.
+            where: Redrive only those for which this function returns true. Letters without a readable input have None.
             change: Function that returns the new input for a recorded one.
             limit: Maximum number to redrive.
         """
+        if limit is not None:
+            check_count(limit)
+        for function, what in ((where, "where"), (change, "change")):
+            if function is not None:
+                check_function(function, what, "of a dead letter")
         done = RedriveResult()
         for id in await self._select(queue, where):
             if limit is not None and len(done.sent) >= limit:
@@ -115,8 +125,7 @@ class DeadLetters:
             if row is None:
                 done.refused[id] = GONE
                 continue
-            payload = None if change is None else pack(change(read_dead_letter(row).original_data))
-            await self._redrive(row, done, payload)
+            await self._redrive(row, done, None if change is None else _change_input(read_dead_letter(row), change))
         return done
 
     async def discard(self, id: str) -> bool:
@@ -134,7 +143,7 @@ class DeadLetters:
         after: str | None = None
         while rows := await self._store.jobs(self._dlq(queue), JobState.WAITING, after=after, limit=500):
             after = rows[-1].id
-            selected += [row.id for row in rows if where is None or where(read_dead_letter(row))]
+            selected += [row.id for row in rows if where is None or _matches(read_dead_letter(row), where)]
         return selected
 
     async def _row(self, id: str) -> JobRow:
@@ -147,6 +156,9 @@ class DeadLetters:
 
     async def _redrive(self, row: JobRow, done: RedriveResult, payload: bytes | None) -> None:
         letter = read_dead_letter(row)
+        if letter.unreadable is not None and (payload is None or not letter.original_job_id):
+            done.refused[row.id] = f"{letter.unreadable}; redrive it with another input, or discard it"
+            return
         data = payload if payload is not None else pack(letter.original_data)
         sent: str | None
         try:
@@ -156,7 +168,7 @@ class DeadLetters:
                 sent = await self._commands.redrive(row, letter, data)
             else:
                 sent = await self._resend(row, letter, data)
-        except (RunError, UnknownRun, UnknownFlow) as problem:
+        except (RunError, UnknownRun, UnknownFlow, UnreadableRecord) as problem:
             done.refused[row.id] = str(problem)
             return
         if sent is None:
@@ -241,7 +253,26 @@ class DeadLetters:
         return next((handler.dlq for handler in handlers if handler.queue_name == queue), f"{queue}-dlq")
 
 
+def _matches(letter: DeadLetter, where: Callable[[DeadLetter], bool]) -> bool:
+    """Return whether a letter is selected. One without input is not, if the function needs the input."""
+    try:
+        return where(letter)
+    except Exception:
+        if letter.unreadable is None:
+            raise
+        return False
+
+
+def _change_input(letter: DeadLetter, change: Callable[[Any], Any]) -> bytes | None:
+    """Return the new input of a letter; None for one without input, if the function needs the input."""
+    try:
+        return pack(change(letter.original_data))
+    except Exception:
+        if letter.unreadable is None:
+            raise
+        return None
+
+
 def _letter_id(id: str) -> str:
     """Return the id of a dead letter, from that id or from the id of the job that failed."""
-    check_name(id, "id", "the id of a dead letter, or of the job that failed")
     return id if id.endswith(".dlq") else dead_letter_id(id)

@@ -14,17 +14,20 @@ import msgspec
 from .. import __version__
 from ..core.clock import from_iso, to_iso
 from ..core.durations import format_ms
-from ..core.errors import PenstockError
+from ..core.errors import AwaitTimeout, PenstockError
 from ..core.events import Event
-from ..core.payload import unpack
+from ..core.schemas import example_text
 from ..core.tracebacks import describe_error, short_path
-from ..flows.run_record import PAUSED
+from ..durable.wait_records import EVENT, TIME, TRIGGER
+from ..flows.reducer import StepView
+from ..flows.run_record import FAILED, PAUSED
 from ..handlers.registry import Registry
 from ..ports.store import JobRow, QueueRow, RunRow
 from ..ports.unit import FLOW, JobState
 from ..settings import Settings
 from .run_actions import jobs_of
 from .store_urls import mask, sqlite_path
+from .views import read_error
 from .waits import WaitView
 
 if TYPE_CHECKING:
@@ -33,12 +36,13 @@ if TYPE_CHECKING:
 MIN_FREE_DISK_BYTES = 200 * 2**20
 MAX_CLOCK_SKEW_MS = 5_000
 MAX_FAILURES_EXPLAINED = 5
+MAX_RECORDS_CHECKED, MAX_RECORDS_SHOWN = 1000, 5
 _OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One health check and what it found."""
+    """One health check and what it found, on one line or more."""
 
     name: str
     ok: bool
@@ -81,7 +85,7 @@ def _check_settings(settings: Settings) -> Check:
 
 def _check_worker_files(registry: Registry) -> Check:
     if registry.problems:
-        problems = "; ".join(f"{problem} [{problem.code}]" for problem in registry.problems)
+        problems = "\n".join(f"{problem} [{problem.code}]" for problem in registry.problems)
         return Check("worker files", False, problems)
     return Check("worker files", True, f"{_count(registry.flows, 'flow')}, {_count(registry.jobs, 'job')}, no problems")
 
@@ -98,6 +102,7 @@ async def _check_store(app: App) -> list[Check]:
         await _check_clock(app),
         *([_check_disk(path)] if path else []),
         await _check_stuck_runs(app),
+        *await _check_records(app),
         await _check_queues(app),
         await _check_dead_letters(app),
     ]
@@ -123,10 +128,32 @@ def _check_disk(path: str) -> Check:
 
 
 async def _check_stuck_runs(app: App) -> Check:
-    stuck = await app.store.stuck_runs()
+    stuck = [id for id in await app.store.stuck_runs() if await _is_readable(app, id)]
     if stuck:
         return Check("runs", False, f"{_count(stuck, 'stuck run')}: {', '.join(stuck[:5])}; please report this bug")
     return Check("runs", True, "no stuck runs")
+
+
+async def _is_readable(app: App, run: str) -> bool:
+    """Return whether the record of a run can be read. One that cannot is reported as that, not as stuck."""
+    row = await app.store.run(run)
+    return row is not None and app.runs._find_problem(row) is None
+
+
+async def _check_records(app: App) -> list[Check]:
+    """Look for records that cannot be read, among the newest runs and waits and all schedules."""
+    runs = {row.id: row for row in await app.store.runs(limit=MAX_RECORDS_CHECKED)}
+    for id in await app.store.stuck_runs():
+        if (row := await app.store.run(id)) is not None:
+            runs[id] = row
+    problems = [app.runs._find_problem(row) for row in runs.values()]
+    problems += [wait.unreadable for wait in await app.waits.list(limit=MAX_RECORDS_CHECKED)]
+    problems += [schedule.unreadable for schedule in await app.schedules.list()]
+    found = [problem for problem in problems if problem is not None]
+    if not found:
+        return []
+    more = f"; and {len(found) - MAX_RECORDS_SHOWN} more" if len(found) > MAX_RECORDS_SHOWN else ""
+    return [Check("records", False, "; ".join(found[:MAX_RECORDS_SHOWN]) + more)]
 
 
 async def _check_queues(app: App) -> Check:
@@ -168,11 +195,17 @@ async def why(app: App, run: str) -> list[str]:
     engine = app._engines.of_run(row)
     events = await app.events.read_all(app._bodies.run(row.kind, run))
     if row.closed:
-        return [_explain_end(row, events), *_explain_failures(getattr(engine.view(events), "steps", {}))]
+        failed = [step for step in getattr(engine.view(events), "steps", {}).values() if step.status == "failed"]
+        return [
+            _explain_end(row, events, failed),
+            *(_explain_failure(step) for step in failed[:MAX_FAILURES_EXPLAINED]),
+        ]
     queues = {queue.name: queue for queue in await app.store.queues()}
     workers = _workers(events)
     waits = await app.waits.list(run=run, limit=1000)
-    reasons = [_explain_pause(row, events)] if row.status == PAUSED else []
+    problem = app.runs._find_problem(row)
+    reasons = [problem] if problem is not None else []
+    reasons += [_explain_pause(row, events)] if row.status == PAUSED else []
     for id in await jobs_of(app, run):
         job = await app.store.job(id)
         if job is not None and job.state in _OPEN:
@@ -181,39 +214,53 @@ async def why(app: App, run: str) -> list[str]:
             reasons += [_explain_wait(app, wait) for wait in own] or [
                 _explain_job(app, job, queues[job.queue], workers.get(id, "a worker"))
             ]
-    reasons += engine.explain(row.record)
+    reasons += [wait.unreadable for wait in waits if wait.unreadable is not None]
+    reasons += engine.explain(row.record) if problem is None else []
     return reasons or ["nothing of this run is queued, running or waiting; this is a bug, please report it"]
 
 
 def _workers(events: Sequence[Event]) -> dict[str, str]:
     """Return the worker that last started each job."""
     started: list[dict[str, Any]] = [event.meta or {} for event in events if event.kind == "step.started"]
-    return {meta["jobId"]: f"worker {meta.get('worker')}" for meta in started if "jobId" in meta}
+    return {str(meta["jobId"]): f"worker {meta.get('worker')}" for meta in started if "jobId" in meta}
 
 
-def _explain_end(row: RunRow, events: Sequence[Event]) -> str:
+def _explain_end(row: RunRow, events: Sequence[Event], failed: Sequence[StepView]) -> str:
     at, data = _last_change(row, events)
     cause = data.get("error") or data.get("reason")
     ended = f"it ended as {row.status} at {at}{f' ({cause})' if cause else ''}"
-    can_retry = row.status == "failed" and row.kind == FLOW
-    return f"{ended}; `penstock runs retry {row.id}` retries its failed steps" if can_retry else ended
+    if row.status != FAILED or row.kind != FLOW:
+        return ended
+    if not failed or any(step.code != AwaitTimeout.code for step in failed):
+        return f"{ended}; `penstock runs retry {row.id}` retries its failed steps"
+    repeat = f"`penstock runs replay {row.id}` starts a new run with the same input"
+    if (before := _last_wait(events, failed[-1])) is not None:
+        repeat = f"`penstock runs fork {row.id} --at {before}` repeats only that step, in a new run, and {repeat}"
+    return f"{ended}; a retry would find the same expired wait: {repeat}"
 
 
-def _explain_failures(steps: dict[str, Any]) -> list[str]:
-    """Return a sentence for each failed step: where the user's code failed, and the command that shows more."""
-    sentences = []
-    for step in steps.values():
-        if step.status == "failed":
-            name = f"step {step.step!r}" if step.n == 1 else f"step {step.step!r} (instance {step.n})"
-            text = f"{name} failed with {describe_error(step.error_name, step.error)}"
-            if step.file is not None:
-                text += f" at {short_path(step.file)}, line {step.line}"
-            if callers := [f"{short_path(one['file'])}:{one['line']} in {one['function']}" for one in step.frames]:
-                text += f" ({' > '.join(callers)})"
-            if step.dead_letter is not None:
-                text += f"; `penstock dlq show {step.dead_letter}` shows its input and its stack"
-            sentences.append(text)
-    return sentences[:MAX_FAILURES_EXPLAINED]
+def _last_wait(events: Sequence[Event], step: StepView) -> str | None:
+    """Return the id of the event that records the last wait of a step."""
+    kinds = {f"step.await.{kind}" for kind in (TIME, EVENT, TRIGGER)}
+    own = (
+        e.id
+        for e in reversed(events)
+        if e.kind in kinds and (e.step, (e.meta or {}).get("n", 1)) == (step.step, step.n)
+    )
+    return next(own, None)
+
+
+def _explain_failure(step: StepView) -> str:
+    """Return where the user's code failed, and the command that shows more."""
+    name = f"step {step.step!r}" if step.n == 1 else f"step {step.step!r} (instance {step.n})"
+    text = f"{name} failed with {describe_error(step.error_name, step.error)}"
+    if frames := [f"{short_path(one['file'])}:{one['line']} in {one['function']}" for one in step.frames]:
+        text += f" at {' > '.join(frames)}"
+    elif step.file is not None:
+        text += f" at {short_path(step.file)}:{step.line}"
+    if step.dead_letter is not None:
+        text += f"; `penstock dlq show {step.dead_letter}` shows its input and its stack"
+    return text
 
 
 def _explain_pause(row: RunRow, events: Sequence[Event]) -> str:
@@ -232,6 +279,8 @@ def _last_change(row: RunRow, events: Sequence[Event]) -> tuple[str, dict[str, A
 
 def _explain_wait(app: App, wait: WaitView) -> str:
     """Say what a step waits for, since when, until when, and how to resolve the wait."""
+    if wait.unreadable is not None:
+        return wait.unreadable
     step = f"step {wait.step!r}" if wait.n == 1 else f"step {wait.step!r} (instance {wait.n})"
     if wait.kind == "time":
         left = max(from_iso(wait.until) - app.clock.now_ms(), 0) if wait.until is not None else 0
@@ -241,10 +290,11 @@ def _explain_wait(app: App, wait: WaitView) -> str:
         match = msgspec.json.encode(app._bodies.redact_value(wait.match)).decode() if wait.match else ""
         command = f"penstock emit {wait.event}" + (f" --data '{match}'" if match else "")
         return f"{waiting} for event {wait.event}{match and f' matching {match}'}; `{command}` resolves it"
-    signed = ", with a signature" if wait.signed else ""
+    signed, sign = (", with a signature", " --sign") if wait.signed else ("", "")
+    data = f" --data '{example_text(wait.schema)}'" if wait.schema is not None else ""
     return (
         f"{waiting} for its trigger {wait.name!r} ({wait.id}) to be fired{signed}; "
-        f"`penstock fire $(penstock waits token {wait.id})` fires it"
+        f"`penstock fire{sign} $(penstock waits token {wait.id}){data}` fires it"
     )
 
 
@@ -280,7 +330,7 @@ def _explain_delay(app: App, job: JobRow) -> str:
     due = f"at {to_iso(job.due)}, in {format_ms(left)}" if left > 0 else f"now (since {to_iso(job.due)})"
     if not job.failures:
         return f"is due {due}"
-    error = unpack(job.error).get("error", "") if job.error is not None else ""
+    error = read_error(job.error).get("error", "") if job.error is not None else ""
     return f"failed {job.failures} times ({error}); its retry is due {due}"
 
 

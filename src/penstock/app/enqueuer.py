@@ -13,7 +13,7 @@ import msgspec
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.arguments import check_text, resolve_due
+from ..core.arguments import check_optional_text, resolve_due
 from ..core.errors import BadArgument, PenstockError
 from ..core.options import check_key
 from ..core.retry import RetryOption, RetryPolicy
@@ -62,7 +62,7 @@ class JobEnqueuer:
         """
         queue, name = self.resolve(queue, name)
         options = JobOptions(
-            check_text(correlation_id, "the correlation id"),
+            check_optional_text(correlation_id, "the correlation id"),
             RetryPolicy.parse(retry) if retry is not None else None,
             keep_completed=read_keep(keep_completed, "keep_completed") if keep_completed is not None else None,
             keep_failed=read_keep(keep_failed, "keep_failed") if keep_failed is not None else None,
@@ -115,7 +115,9 @@ class JobEnqueuer:
     async def enqueue_tree(self, tree: Node | Mapping[str, Any], correlation_id: str | None) -> JobTree:
         """Enqueue a whole tree; nothing of it if a job with the root's id exists."""
         jobs: list[NewJob] = []
-        planned = self._plan(read_tree(tree), None, None, check_text(correlation_id, "the correlation id"), jobs)
+        planned = self._plan(
+            read_tree(tree), None, None, check_optional_text(correlation_id, "the correlation id"), jobs
+        )
         _check_ids(jobs)
         unit = Unit(self._runtime.new_unit_id(), jobs=jobs)
         receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,11 +13,12 @@ import msgspec
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.arguments import check_text
+from ..core.arguments import check_arguments, check_optional_text
 from ..core.errors import BadArgument
 from ..core.events import Event, EventBody, check_kind, decode_event
 from ..core.outage_retry import OutageRetry
-from ..core.payload import pack
+from ..core.payload import pack, to_plain
+from ..core.text import shorten
 from ..ports.unit import Committed, NewEvent, Refused, Unit
 
 if TYPE_CHECKING:
@@ -52,12 +53,15 @@ class EventAppender:
         bodies = self._runtime.bodies
         name = bodies.check(stream)
         check_kind(kind)
-        check_text(subject, "the subject")
-        check_text(correlation_id, "the correlation id")
-        if check_text(key, "the key") == "":
+        check_optional_text(subject, "the subject")
+        check_optional_text(correlation_id, "the correlation id")
+        if check_optional_text(key, "the key") == "":
             raise BadArgument(
                 "key must be a non-empty string that identifies the event, got ''; omit it if the event needs no key"
             )
+        if meta is not None and not isinstance(meta, Mapping):
+            raise BadArgument(f"meta must be a JSON object, got {shorten(meta)}")
+        meta = to_plain(meta, "meta")
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None
@@ -71,6 +75,7 @@ class EventAppender:
         return True, decode_event(name, seq, ms, encoded)
 
 
+@check_arguments
 class Events:
     """Streams by name (`nq:flow:<run>`, `nq:queue:<queue>`, `nq:global`, …) and subscriptions within this process."""
 

@@ -8,6 +8,7 @@ run's kind knows, the engine is asked for.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..core.clock import Clock
-from ..core.errors import BadArgument, ConfigError, PenstockError, RunError, RunLimit, UnknownRun
+from ..core.errors import BadArgument, ConfigError, PenstockError, RunError, RunLimit, UnknownRun, UnreadableRecord
 from ..core.events import Event, encode_body, strip_event
 from ..core.ids import check_id, dead_letter_id
+from ..core.stored import read_stored
 from ..ports.store import JobRow, RunRow, Store
 from ..ports.unit import (
     FLOW,
@@ -118,6 +120,7 @@ class ReplayClock:
 
 
 _decode = msgspec.json.Decoder(SavedRun).decode
+log = logging.getLogger("penstock.export")
 
 
 def read_line(line: bytes, number: int, engines: Engines | None = None) -> SavedRun:
@@ -138,7 +141,7 @@ def read_line(line: bytes, number: int, engines: Engines | None = None) -> Saved
         try:
             engine.read_record(bytes(saved.record))
             _new_jobs(engines, saved)
-        except msgspec.DecodeError as problem:
+        except (msgspec.DecodeError, UnreadableRecord) as problem:
             raise _not_a_run(number, problem) from None
     return saved
 
@@ -219,12 +222,16 @@ async def export_runs(app: App) -> AsyncIterator[bytes]:
             line = await export_run(app, id)
         except UnknownRun:
             continue
+        except UnreadableRecord as problem:
+            log.error("run %s is not exported: %s", id, problem)
+            continue
         yield line
 
 
 async def export_run(app: App, id: str) -> bytes:
     """Return a run as one line of JSON."""
     row = await app.runs._row(id)
+    app._engines.of_run(row).read_record(row.record)  # an unreadable one cannot be imported
     jobs, ended = await _jobs(app, row)
     scopes = {job.scope for job in (*jobs, *ended)} | {job.letter_scope for job in jobs}
     found = {scope: await app.store.memos(scope) for scope in sorted(scopes)}
@@ -237,7 +244,16 @@ async def export_run(app: App, id: str) -> bytes:
         FORMAT, row.id, row.flow, row.status, row.closed, row.created, row.updated, msgspec.Raw(row.record),
         events.list(), jobs, state.object(), memos, await _waits(app, id), ended, row.kind,
     )  # fmt: skip
-    return msgspec.json.encode(saved)
+    line = msgspec.json.encode(saved)
+    return read_stored(
+        _check_line, line, f"run {id!r} or a record of it", "cancel the run, or restore it from a backup"
+    )
+
+
+def _check_line(line: bytes) -> bytes:
+    """Return a line if it can be read again: what the stores hold is copied into it as it is."""
+    _decode(line)
+    return line
 
 
 class RawJson:

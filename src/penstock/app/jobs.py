@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..core.arguments import resolve_due
+from ..core.arguments import check_arguments, resolve_due
 from ..core.durations import Duration
 from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
 from ..core.ids import dead_letter_id
 from ..core.outage_retry import OutageRetry, deadline
-from ..core.payload import unpack
+from ..core.payload import show_stored
 from ..core.retry import RetryOption
 from ..handlers.options import KeepOption
 from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState
 from ..stores.child_results import error_text
-from .arguments import build_dedupe, check_choice, check_count
-from .views import ChildView, JobView, add_stack, job_view
+from .arguments import build_dedupe, check_choice
+from .views import ChildView, JobView, add_stack, job_view, read_error
 
 if TYPE_CHECKING:
     from .app import App
@@ -31,6 +31,7 @@ PAGE_JOBS = 200
 MAX_EVENTS_SEARCHED = 1000  # of a queue, for the end of a job that was removed
 
 
+@check_arguments
 class Jobs:
     """Plain jobs: queued work that belongs to no run. Steps of runs can be read here too."""
 
@@ -171,7 +172,6 @@ class Jobs:
             limit: Maximum number of jobs.
         """
         state = JobState(check_choice(state, [one.value for one in JobState], "state"))
-        check_count(limit)
         if state is JobState.DELAYED:
             return [job_view(row) for row in await self._delayed(queue, after, limit, suspended=False)]
         if state is not JobState.SUSPENDED:
@@ -255,7 +255,7 @@ class Jobs:
         return {state.value: sum(row.state is state for row in rows) for state in ChildState}
 
     async def _child(self, row: ChildRow) -> ChildView:
-        value = unpack(row.value) if row.value is not None else None
+        value = show_stored(row.value) if row.value is not None else None
         why = row.reason
         if row.state is ChildState.FAILED and why is None:
             # Not every store keeps the reason with the parent: it is in the child itself, as long as that is kept.
@@ -272,9 +272,9 @@ class Jobs:
                 if row is None:
                     return await outage_retry.call(self._result_from_events, stream, id)
                 if row.state == JobState.COMPLETED:
-                    return unpack(row.result) if row.result is not None else None
+                    return show_stored(row.result) if row.result is not None else None
                 if row.state in (JobState.FAILED, JobState.CANCELLED):
-                    error = unpack(row.error) if row.error is not None else {}
+                    error = read_error(row.error) if row.error is not None else {}
                     problem = RunFailed(f"job {id!r} {row.state.value}: {error.get('error', '')}")
                     add_stack(problem, error)
                     raise problem
@@ -283,9 +283,10 @@ class Jobs:
     async def _result_from_events(self, stream: str, id: str) -> Any:
         for event in await self._store.read(stream, limit=MAX_EVENTS_SEARCHED, backward=True):
             if event.subject == id and event.kind == "job.completed":
-                return event.data["result"]
+                return event.data["result"] if isinstance(event.data, dict) and "result" in event.data else None
             if event.subject == id and event.kind in ("job.failed", "job.cancelled"):
-                problem = RunFailed(f"job {id!r} {event.kind.removeprefix('job.')}: {event.data.get('error', '')}")
+                data = event.data if isinstance(event.data, dict) else {}
+                problem = RunFailed(f"job {id!r} {event.kind.removeprefix('job.')}: {data.get('error', '')}")
                 add_stack(problem, event.data)
                 raise problem
         raise _unknown_job(id)

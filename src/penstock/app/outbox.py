@@ -8,14 +8,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ..commit.committer import Committer
+from ..core.arguments import check_arguments
 from ..core.durations import Duration, to_ms
 from ..transactions.connections.connection import POSTGRES, SQLITE, wrap_connection
 from ..transactions.outbox import create_statement
 from ..transactions.relay import FailedRow, Relay
 from ..transactions.relay_source import Connect
-from .arguments import check_choice, check_count
+from .arguments import check_choice
 
 
+@check_arguments
 class Outbox:
     """Creates and empties the table that `tx=` writes to when the store is in another database."""
 
@@ -56,7 +58,7 @@ class Outbox:
             after: Number (`seq`) of the last row of the page before.
             limit: Maximum number of rows.
         """
-        return await Relay(self._committer, self._namespace, connect).failed(after, check_count(limit))
+        return await Relay(self._committer, self._namespace, connect).failed(after, limit)
 
     async def retry(self, connect: Connect, seqs: Sequence[int] | None = None) -> None:
         """Let the relay deliver rows again that were set aside.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim, JobState
 from ..runners.inprocess import InProcessRunner
 from ..worker.engines import PreflightProblem
+from ..worker.replay_check import ADDED
+from .arguments import check_list
 from .run_actions import jobs_of
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ class PreflightReport(msgspec.Struct):
 
     @property
     def broken(self) -> list[PreflightProblem]:
-        """The problems without those of pinned runs, which other workers continue."""
+        """The problems without accepted calls and without pinned runs, which other workers continue."""
         return [problem for problem in self.problems if problem.is_breaking]
 
     @property
@@ -42,8 +45,9 @@ class PreflightReport(msgspec.Struct):
         return len({(problem.run, problem.step, problem.n) for problem in self.broken})
 
 
-async def check_runs(app: App, flow: str | None = None) -> PreflightReport:
+async def check_runs(app: App, flow: str | None = None, accept: Sequence[str] = ()) -> PreflightReport:
     """Replay every open step of a store, or of one flow. Nothing is written; code outside `ctx.run` is executed."""
+    accept = check_list(accept, "accept")
     report = PreflightReport()
     async with open_checker(app) as checker:
         for status in OPEN_RUNS:
@@ -51,11 +55,19 @@ async def check_runs(app: App, flow: str | None = None) -> PreflightReport:
                 report.runs += 1
                 for claim in await _claims(app, row):
                     report.steps += 1
-                    report.problems += await checker.check(claim)
+                    report.problems += [_accept(one, accept) for one in await checker.check(claim)]
     if not report.runs and flow is not None and flow not in app.registry.flows:
         hint = did_you_mean(flow, app.registry.flows) or "it has no open runs, and no worker file defines it"
         raise UnknownFlow(f"no flow named {flow!r}; {hint}")
     return report
+
+
+def _accept(problem: PreflightProblem, names: Sequence[str]) -> PreflightProblem:
+    """Mark a new call that has one of these names: of a durable call, or in an emit the kind of its event."""
+    call = problem.call or ""
+    own = (call, call.partition("#")[0], *re.findall(r"^emit \d+ \('(.*)'\)$", call))
+    is_accepted = problem.code == ADDED and any(name in own for name in names)
+    return msgspec.structs.replace(problem, is_accepted=True) if is_accepted else problem
 
 
 class Checker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from ..commit.runtime import Runtime
+from ..core.arguments import check_arguments
 from ..core.errors import UnknownQueue
 from ..core.events import Event
 from ..core.near_match import did_you_mean
@@ -14,6 +15,7 @@ from .events import check_then_follow
 from .views import QueueView
 
 
+@check_arguments
 class Queues:
     """Queue administration. Single jobs are in `app.jobs`."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import RunError
+from ..core.errors import RunError, UnreadableRecord
 from ..core.events import Event
 from ..core.ids import dead_letter_id
 from ..core.redaction import REDACTED
 from ..flows.run_record import FAILED, RUNNING
 from ..flows.run_record import decode as decode_record
-from ..ports.store import JobRow
+from ..ports.store import JobRow, RunRow
 from ..ports.unit import FLOW, JobState
 from .arguments import UNSET
 from .dead_letters import RedriveResult
@@ -22,16 +22,23 @@ if TYPE_CHECKING:
 async def jobs_of(app: App, run: str) -> list[str]:
     """Return the ids of every job a run has had, oldest first, also of those that were removed."""
     row = await app.store.run(run)
-    counted = app._engines.of_run(row).job_ids(run, row.record) if row is not None else []
+    counted = _counted_jobs(app, row) if row is not None else []
     events = await app.events.read_all(app._bodies.run(row.kind if row is not None else FLOW, run))
-    recorded = [job for event in events if (job := (event.meta or {}).get("jobId"))]
+    recorded = [job for event in events if isinstance(job := (event.meta or {}).get("jobId"), str)]
     return list(dict.fromkeys([*recorded, *counted]))
+
+
+def _counted_jobs(app: App, row: RunRow) -> list[str]:
+    try:
+        return app._engines.of_run(row).job_ids(row.id, row.record)
+    except UnreadableRecord:
+        return []  # the events know most of them
 
 
 async def retry_run(app: App, run: str) -> RedriveResult:
     """Redrive the failed steps of a failed run, each from its dead letter, or from the record if it left none."""
     row = await app.runs._flow_row(run, "retry")
-    status = decode_record(row.record).status
+    status = decode_record(row.record, run).status
     if status not in (FAILED, RUNNING):
         raise RunError(f"run {run!r} is {status}, not failed; to start it again, run `penstock runs replay {run}`")
     redriven = RedriveResult()
@@ -64,8 +71,8 @@ async def _last_jobs(app: App, run: str) -> dict[str, JobRow | None]:
 async def replay_run(app: App, run: str, input: Any = UNSET, key: str | None = None) -> str:
     """Start a new run of the same flow with the recorded input, or with another one, and return its id."""
     await app.runs._flow_row(run, "replay")
-    first = (await app.events.read(app._bodies.flow(run), limit=1))[0]
-    flow, recorded = _read_start(run, first)
+    first = await app.events.read(app._bodies.flow(run), limit=1)
+    flow, recorded = _read_start(run, first[0] if first else None)
     if input is UNSET and _is_redacted(recorded):
         raise RunError(f"the input of run {run!r} was recorded with its secrets redacted; pass the input with --input")
     # Without a key, an id of its own: the key that the flow declares belongs to the run that is replayed.
@@ -73,10 +80,13 @@ async def replay_run(app: App, run: str, input: Any = UNSET, key: str | None = N
     return await app.runs.start(flow, recorded if input is UNSET else input, key=key)
 
 
-def _read_start(run: str, event: Event) -> tuple[str, Any]:
-    if event.kind != "flow.started" or not isinstance(event.data, dict):
-        raise RunError(f"the first event of run {run!r}, which held its input, was removed; start a new run")
-    return event.data["name"], event.data.get("input")
+def _read_start(run: str, event: Event | None) -> tuple[str, Any]:
+    data = event.data if event is not None and event.kind == "flow.started" else None
+    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
+        raise RunError(
+            f"the first event of run {run!r}, which held its input, was removed or cannot be read; start a new run"
+        )
+    return data["name"], data.get("input")
 
 
 def _is_redacted(value: Any) -> bool:

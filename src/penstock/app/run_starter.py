@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..commit.runtime import Runtime
-from ..core.arguments import check_tags, check_text
+from ..core.arguments import check_optional_text, check_tags
 from ..core.ids import check_id, uuid7
 from ..core.options import check_priority
 from ..core.payload import pack, unpack
@@ -47,14 +47,14 @@ class RunStarter:
         data = pack(input, f"the input of flow {known.name!r}")
         entry = known.definition.entry.handler
         value = unpack(data)
-        entry.check_input(value)
+        entry.check_start(value, f"flow {known.name!r}")
         key = key if key is not None else entry.make_key(value, known.name)
         run = self.new_id(key if key is not None else default_key)
         is_new = await self._commands.start(
             known,
             run,
             data,
-            correlation_id=check_text(correlation_id, "the correlation id"),
+            correlation_id=check_optional_text(correlation_id, "the correlation id"),
             priority=check_priority(priority) if priority else 0,
             due=due,
             tags=check_tags(tags, "tags"),

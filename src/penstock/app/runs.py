@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from ..core.arguments import check_tags, resolve_due
+from ..core.arguments import check_arguments, check_tags, resolve_due
 from ..core.clock import datetime_to_ms
 from ..core.durations import Duration, to_ms
-from ..core.errors import PayloadTooLarge, RunCancelled, RunError, RunFailed, UnknownRun
+from ..core.errors import (
+    PayloadTooLarge,
+    RunCancelled,
+    RunError,
+    RunFailed,
+    UnknownKind,
+    UnknownRun,
+    UnreadableRecord,
+    WaitTimeout,
+)
 from ..core.events import Event
 from ..core.ids import BadId, event_seq
 from ..core.outage_retry import OutageRetry, deadline
@@ -21,8 +31,8 @@ from ..ports.store import RunRow
 from ..ports.unit import FLOW
 from ..worker.engines import RunEngine
 from . import diagnosis, export, preflight, run_actions
-from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name
-from .store_urls import mask
+from .arguments import UNSET, NoInput, StartOptions, check_choice
+from .store_urls import shown_url
 from .views import RunSummary, add_stack, run_summary
 from .waits import describe_wait
 
@@ -36,6 +46,7 @@ I = TypeVar("I")  # noqa: E741
 """The input of a flow."""
 
 
+@check_arguments
 class Runs:
     """Runs of flows."""
 
@@ -153,8 +164,6 @@ class Runs:
             before: Id of the last run of the page before.
             limit: Maximum number of runs.
         """
-        if flow is not None:
-            check_name(flow, "flow", "the name of a flow")
         if status is not None:
             check_choice(status, (*STATUSES, OPEN_STATUS), "status")
         started: dict[str, Any] = {}
@@ -169,11 +178,11 @@ class Runs:
             until=self._time_ms(until),
             first_event=started or None,
             before=before,
-            limit=check_count(limit),
+            limit=limit,
         )
         if not rows and before is not None and await self._store.run(before) is None:
             raise BadId(f"no run with id {before!r}; before= must be the id of the last run on the previous page")
-        return [run_summary(row, await self._waits_for(row)) for row in rows]
+        return [run_summary(row, await self._waits_for(row), self._find_problem(row)) for row in rows]
 
     async def wait(self, id: str, *, timeout: Duration | None = None) -> RunSummary:
         """Wait until a run has ended, in whatever way.
@@ -182,7 +191,7 @@ class Runs:
             id: The run's id.
             timeout: Raise WaitTimeout after this long.
         """
-        async with deadline(f"run {id!r}", timeout, "its queues") as outage_retry:
+        async with self._deadline(id, timeout) as outage_retry:
             return run_summary(await self._wait(id, outage_retry))
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
@@ -192,7 +201,7 @@ class Runs:
             id: The run's id.
             timeout: Raise WaitTimeout after this long.
         """
-        async with deadline(f"run {id!r}", timeout, "its queues") as outage_retry:
+        async with self._deadline(id, timeout) as outage_retry:
             row = await self._wait(id, outage_retry)
             return await outage_retry.call(self._result, row)
 
@@ -277,7 +286,7 @@ class Runs:
         """
         return self._follow(id, after)
 
-    async def preflight(self, flow: str | None = None) -> preflight.PreflightReport:
+    async def preflight(self, flow: str | None = None, *, accept: Sequence[str] = ()) -> preflight.PreflightReport:
         """Check every open run against the loaded code and report those that cannot continue.
 
         It reports recorded calls that are no longer made, new calls before recorded ones, and calls in another order.
@@ -285,8 +294,9 @@ class Runs:
 
         Args:
             flow: Check only runs of this flow.
+            accept: Names of new calls that open runs may make now, such as "notify"; for an emit, the event's kind.
         """
-        return await preflight.check_runs(self._app, flow)
+        return await preflight.check_runs(self._app, flow, accept)
 
     async def export(self, id: str) -> bytes:
         """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store.
@@ -359,7 +369,33 @@ class Runs:
         view = engine.view(events)
         if last_event is None and view.status == WAITING and row.status != WAITING:
             view.status = row.status  # a step is queued of which no event tells yet
+        if last_event is None and isinstance(view, RunView):
+            view.id, view.name, view.unreadable = view.id or row.id, view.name or row.flow, self._find_problem(row)
         return view  # type: ignore[no-any-return]
+
+    @asynccontextmanager
+    async def _deadline(self, id: str, timeout: Duration | None) -> AsyncIterator[OutageRetry]:
+        """Yield a retry policy for reads; raise WaitTimeout with what the run waits for when the time is up."""
+        try:
+            async with deadline(f"run {id!r}", timeout, "its queues") as outage_retry:
+                yield outage_retry
+        except WaitTimeout as problem:
+            if problem.__cause__ is not None:  # the store does not answer
+                raise
+            waits = "; ".join(await self._waits_for(await self._row(id)))
+            raise WaitTimeout(f"run {id!r} did not end within {timeout}; it is {waits}") if waits else problem from None
+
+    def _find_problem(self, row: RunRow) -> str | None:
+        """Return why the record of a run cannot be read, None if it can."""
+        try:
+            self._app._engines.of_run(row).read_record(row.record)
+        except UnknownKind:
+            return None  # another App may have its engine
+        except Exception as problem:
+            reason = problem.reason if isinstance(problem, UnreadableRecord) else str(problem)
+            hint = "" if row.closed else f", or cancel the run: `penstock runs cancel {row.id}`"
+            return f"the record of run {row.id!r} cannot be read: {reason}; restore it from a backup{hint}"
+        return None
 
     async def _wait(self, id: str, outage_retry: OutageRetry) -> RunRow:
         with self._store.signals.listen(f"run:{id}") as listener:
@@ -370,6 +406,8 @@ class Runs:
     async def _result(self, row: RunRow) -> Any:
         if row.status == COMPLETED:
             # From the record, not from the event, where secrets are redacted.
+            if (unreadable := self._find_problem(row)) is not None:
+                raise UnreadableRecord(unreadable)
             result = self._app._engines.of_run(row).result(row.record)
             if result is None:
                 raise PayloadTooLarge(
@@ -402,7 +440,7 @@ class Runs:
         if row is None:
             is_job = await self._store.job(id) is not None
             hint = "this is the id of a job; use app.jobs.result" if is_job else "check the id and the URL"
-            raise UnknownRun(f"no run with id {id!r} in {mask(self._app.settings.url)}; {hint}")
+            raise UnknownRun(f"no run with id {id!r} in {shown_url(self._app.settings.url)}; {hint}")
         return row
 
     def _time_ms(self, time: datetime | Duration | None) -> int | None:

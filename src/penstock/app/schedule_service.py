@@ -11,7 +11,7 @@ import msgspec
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.clock import to_iso
-from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule
+from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule, UnreadableRecord
 from ..core.events import EventBody
 from ..core.ids import check_schedule_id, uuid7
 from ..core.payload import pack, unpack
@@ -126,9 +126,14 @@ class ScheduleService:
 
     def _is_dropped(self, registry: Registry, row: ScheduleRow) -> bool:
         """Return whether this code declared the schedule before and no longer does. Other deployments keep theirs."""
-        if decode_spec(row).origin != CODE_ORIGIN or row.id in registry.schedules:
+        if row.id in registry.schedules:
             return False
-        target = decode_target(row)
+        try:
+            spec, target = decode_spec(row), decode_target(row)
+        except UnreadableRecord:
+            return False
+        if spec.origin != CODE_ORIGIN:
+            return False
         if target.flow is not None:
             return target.flow in registry.flows
         return (target.queue or "", target.name or "*") in registry.jobs

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ..core.arguments import check_arguments
 from ..core.durations import Duration
 from ..core.ids import check_name
 from ..core.options import check_key, check_priority
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .app import App
 
 
+@check_arguments
 class Schedules:
     """Schedules of this App. Workers fire them."""
 

@@ -7,13 +7,16 @@ from typing import Any
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..context.state import Key, StatePage, join_key, patch_state
+from ..context.state import Key, StatePage, join_key, patch_state, read_value
+from ..core.arguments import check_arguments
 from ..core.durations import Duration, to_ms
-from ..core.payload import pack, unpack
+from ..core.ids import check_id
+from ..core.payload import pack
 from ..ports.unit import Committed, StateWrite, Unit
-from .arguments import check_count, check_function
+from .arguments import check_function
 
 
+@check_arguments
 class AppState:
     """Keys under one prefix; writes take effect at once."""
 
@@ -31,7 +34,7 @@ class AppState:
         Args:
             run: The run's id.
         """
-        return AppState(self._runtime, f"run/{run}/")
+        return AppState(self._runtime, f"run/{check_id(run, 'run id')}/")
 
     async def get(self, key: Key, default: Any = None) -> Any:
         """Return the value of a key.
@@ -40,8 +43,9 @@ class AppState:
             key: Name of the key: text, or a list of parts that are joined with "/".
             default: What to return if the key does not exist.
         """
-        row = await self._store.state(self._prefix + join_key(key))
-        return default if row is None else unpack(row.value)
+        name = join_key(key)
+        row = await self._store.state(self._prefix + name)
+        return default if row is None else read_value(name, row.value)
 
     async def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> None:
         """Set a key.
@@ -71,7 +75,7 @@ class AppState:
         """
         start = self._prefix + (join_key(prefix) if prefix else "")
         last = self._prefix + join_key(after) if after is not None else None
-        rows = await self._store.states(start, after=last, limit=check_count(limit) + 1)
+        rows = await self._store.states(start, after=last, limit=limit + 1)
         return StatePage.cut({row.key.removeprefix(self._prefix): row.value for row in rows}, limit)
 
     async def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:

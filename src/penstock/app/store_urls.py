@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote
 
 from ..core.clock import Clock
 from ..core.errors import SettingError
+from ..core.text import shorten
 from ..ports.store import Store
 
 URL_FORMS = (
@@ -15,6 +16,9 @@ URL_FORMS = (
     "redis://host:6379/0 or postgresql://user@host:5432/database"
 )
 POSTGRES_SCHEMES = ("postgresql", "postgres")
+_OPTION = re.compile(r"([?&][^=&?]*+=)[^&#]+")
+_SECRET = re.compile(r"(?i)password|passwd|secret|token|sslkey")
+_LOGIN = re.compile(r"(://[^/?#:@]*:)[^/]*(?=@)")
 REDIS_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 
 
@@ -43,7 +47,7 @@ def open_store(url: str, *, clock: Clock, namespace: str) -> Store:
             ) from None
 
         return PostgresStore(url, clock=clock, namespace=namespace)
-    raise SettingError(f"unsupported store URL {mask(url)!r}; use {URL_FORMS}")
+    raise SettingError(f"unsupported store URL {shorten(mask(url))}; use {URL_FORMS}")
 
 
 def sqlite_path(url: str) -> str:
@@ -54,8 +58,8 @@ def sqlite_path(url: str) -> str:
         return ":memory:"
     _sqlite_mode(url)
     path = unquote(rest.partition("?")[0]).removeprefix("/")
-    if not path:
-        raise SettingError(f"store URL {url!r} has no file name; use {URL_FORMS}")
+    if not path or "\0" in path:
+        raise SettingError(f"store URL {shorten(url)} has no file name; use {URL_FORMS}")
     return path
 
 
@@ -91,7 +95,7 @@ def _sqlite_mode(url: str) -> str | None:
     options = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
     mode = options.pop("mode", None)
     if options or mode not in (None, "ro"):
-        wrong = repr(next(iter(options))) if options else f"mode={mode}"  # a value may be a secret
+        wrong = shorten(next(iter(options))) if options else f"mode={(mode or '')[:20]}"  # a value may be a secret
         raise SettingError(
             f"unknown option {wrong} in a SQLite URL; the only option is mode=ro (read-only). Use %3F for a ? in "
             "a file name"
@@ -99,8 +103,17 @@ def _sqlite_mode(url: str) -> str | None:
     return mode
 
 
+def shown_url(url: str) -> str:
+    """Return a URL for messages: without passwords, and without what `readable_url` may have added."""
+    return mask(re.sub(r"[?&](migrate=no|mode=ro)$", "", url))
+
+
 def mask(url: str) -> str:
     """Return a URL for messages, without passwords."""
-    url = re.sub(r"(?i)([?&][^=&]*(?:password|passwd|secret|token|sslkey)[^=&]*=)[^&#]+", r"\1***", url)
     # Not by urlsplit: it refuses some URLs, and error messages about those must not contain a password either.
-    return re.sub(r"(://[^/?#:@]*:)[^/]*(?=@)", r"\1***", url)
+    url = _OPTION.sub(_mask_option, url)
+    return _LOGIN.sub(r"\1***", url)
+
+
+def _mask_option(found: re.Match[str]) -> str:
+    return f"{found[1]}***" if _SECRET.search(found[1]) else found[0]

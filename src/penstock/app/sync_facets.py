@@ -10,7 +10,7 @@ from ..context.state import Key, StatePage
 from ..core.durations import Duration
 from ..core.events import Event
 from ..core.retry import RetryOption
-from ..durable.trigger_commands import Signature
+from ..core.signatures import Signature
 from ..flows.reducer import RunView
 from ..handlers.options import KeepOption
 from ..jobs.dead_letters import DeadLetter
@@ -238,7 +238,7 @@ class SyncRuns:
         """
         return self._portal.iterate(self._facet.follow(id, after=after))
 
-    def preflight(self, flow: str | None = None) -> preflight.PreflightReport:
+    def preflight(self, flow: str | None = None, *, accept: Sequence[str] = ()) -> preflight.PreflightReport:
         """Check every open run against the loaded code and report those that cannot continue.
 
         It reports recorded calls that are no longer made, new calls before recorded ones, and calls in another order.
@@ -246,8 +246,9 @@ class SyncRuns:
 
         Args:
             flow: Check only runs of this flow.
+            accept: Names of new calls that open runs may make now, such as "notify"; for an emit, the event's kind.
         """
-        return self._portal.call(self._facet.preflight(cast(Any, flow)))
+        return self._portal.call(self._facet.preflight(cast(Any, flow), accept=accept))
 
     def export(self, id: str) -> bytes:
         """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store.
@@ -589,7 +590,7 @@ class SyncDeadLetters:
 
         Args:
             queue: The queue whose jobs failed.
-            where: Redrive only those for which this function returns true.
+            where: Redrive only those for which this function returns true. Letters without a readable input have None.
             change: Function that returns the new input for a recorded one.
             limit: Maximum number to redrive.
         """
@@ -742,10 +743,19 @@ class SyncWaits:
 
         Args:
             token: The trigger's token, or its URL.
-            data: What the waiting step receives: any JSON value.
-            signature: The signature of the call, for triggers that require one.
+            data: What the waiting step receives: any JSON value. Leave it out of a signed call.
+            signature: The signature of the call, for triggers that require one. The step receives its body.
         """
         return self._portal.call(self._facet.fire(token, data, signature=signature))
+
+    def sign(self, token: str, data: Any = None) -> Signature:
+        """Sign a call of a trigger, with the secret in the environment variable that the trigger names.
+
+        Args:
+            token: The trigger's token, or its URL.
+            data: What the waiting step will receive: any JSON value.
+        """
+        return self._portal.call(self._facet.sign(token, data))
 
     def token(self, id: str) -> str:
         """Return a new token for a pending trigger: for a declared wait, or after a link was lost.

@@ -9,7 +9,7 @@ from typing import Any
 from ..commit.command_sink import CommandSink, TransactionSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.arguments import check_text
+from ..core.arguments import check_optional_text
 from ..core.errors import ConfigError, StoreError
 from ..core.events import check_kind
 from ..core.ids import check_id
@@ -74,7 +74,7 @@ class Writers:
             "run": run,
             "kind": kind,
             "data": unpack(body),
-            "key": check_text(key, "the key") or f"tx-{unit_id}",
+            "key": check_optional_text(key, "the key") or f"tx-{unit_id}",
         }
         unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, pack_record(emission))])
         await self._sink.submit(CommitRequest(lambda _v, _r: unit))

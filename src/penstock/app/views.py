@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from ..core.clock import to_iso
-from ..core.payload import unpack
+from ..core.errors import UnreadableJob, UnreadableRecord
+from ..core.payload import show_stored, unpack_stored
 from ..ports.store import ChildState, JobRow, RunRow, ScheduleRow
 from ..ports.unit import JobState
 from ..schedules.spec import decode_spec, decode_target
@@ -35,6 +36,7 @@ class RunSummary(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: str
     kind: str = "flow"
     waits_for: list[str] = []  # of a waiting run: what its steps wait for and until when
+    unreadable: str | None = None  # why its record cannot be read
 
 
 class JobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -46,7 +48,7 @@ class JobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     state: JobState
     input: Any = None
     priority: int = 0
-    attempt: int = 0
+    attempt: int = 0  # the one that runs or ended last; a step that waits has not ended its attempt
     failures: int = 0  # attempts that failed
     crashes: int = 0  # attempts whose worker disappeared
     created_at: str = ""
@@ -60,6 +62,7 @@ class JobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     parent: str | None = None  # the job that waits for it
     order_key: str | None = None
     waits_for: str | None = None  # the job before it with the same order key, if it is held
+    unreadable: str | None = None  # why `input` is missing: it is not JSON
 
 
 class ChildView(msgspec.Struct, frozen=True):
@@ -97,6 +100,7 @@ class ScheduleView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     fired: int = 0
     next_at: str | None = None
     last_at: str | None = None
+    unreadable: str | None = None  # why its times or its target are missing
 
 
 class QueueView(msgspec.Struct, frozen=True):
@@ -107,20 +111,25 @@ class QueueView(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-def run_summary(row: RunRow, waits_for: Sequence[str] = ()) -> RunSummary:
+def run_summary(row: RunRow, waits_for: Sequence[str] = (), unreadable: str | None = None) -> RunSummary:
     """Return the list entry of a run."""
     times = to_iso(row.created), to_iso(row.updated)
-    return RunSummary(row.id, row.flow, row.status, row.closed, *times, row.kind, list(waits_for))
+    return RunSummary(row.id, row.flow, row.status, row.closed, *times, row.kind, list(waits_for), unreadable)
 
 
 def job_view(row: JobRow) -> JobView:
-    """Return a job with its input, result and error decoded."""
+    """Return a job with its input, result and error decoded. Another program may have written any of them."""
+    input, unreadable = None, None
+    try:
+        input = unpack_stored(row.payload, "the input")
+    except UnreadableJob as problem:
+        unreadable = str(problem)
     return JobView(
         id=row.id,
         queue=row.queue,
         name=row.name,
         state=row.state,
-        input=unpack(row.payload),
+        input=input,
         priority=row.priority,
         attempt=row.attempt,
         failures=row.failures,
@@ -131,17 +140,30 @@ def job_view(row: JobRow) -> JobView:
         lease_expires_at=_time(row.lease),
         progress=_value(row.progress),
         result=_value(row.result),
-        error=_value(row.error),
+        error=read_error(row.error) if row.error is not None else None,
         run=row.run,
         parent=row.parent,
         order_key=row.order_key,
         waits_for=row.waits_for,
+        unreadable=unreadable,
     )
 
 
+def read_error(data: bytes) -> dict[str, Any]:
+    """Return the error of a job. Other programs write a text."""
+    found = show_stored(data)
+    return found if isinstance(found, dict) else {"error": found if isinstance(found, str) else str(found)}
+
+
 def schedule_view(row: ScheduleRow) -> ScheduleView:
-    """Return a schedule with its specification and target decoded."""
-    spec, target = decode_spec(row), decode_target(row)
+    """Return a schedule with its specification and target decoded, or why they cannot be read."""
+    try:
+        spec, target = decode_spec(row), decode_target(row)
+    except UnreadableRecord as problem:
+        times = _time(row.next), _time(row.last)
+        return ScheduleView(
+            row.id, paused=row.paused, fired=row.fired, next_at=times[0], last_at=times[1], unreadable=str(problem)
+        )
     return ScheduleView(
         id=row.id,
         flow=target.flow,
@@ -172,4 +194,4 @@ def _time(ms: int | None) -> str | None:
 
 
 def _value(data: bytes | None) -> Any:
-    return unpack(data) if data is not None else None
+    return show_stored(data) if data is not None else None

@@ -7,13 +7,15 @@ from typing import Any
 import msgspec
 
 from ..commit.runtime import Runtime
+from ..core.arguments import check_arguments
 from ..core.clock import to_iso
-from ..core.errors import BadArgument
+from ..core.errors import BadArgument, UnreadableRecord
 from ..core.events import EventBodies
-from ..durable.trigger_commands import Signature, TriggerCommands
-from ..durable.wait_records import EVENT, TIME, TRIGGER, decode_body
+from ..core.signatures import Signature
+from ..core.text import shorten
+from ..durable.trigger_commands import TriggerCommands
+from ..durable.wait_records import EVENT, TIME, TRIGGER, read_body
 from ..ports.store import WaitRow
-from .arguments import check_count
 
 KINDS = (TIME, EVENT, TRIGGER)
 
@@ -33,8 +35,11 @@ class WaitView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     match: Any = None
     trigger: str | None = None  # webhook, user or api
     signed: bool = False
+    schema: Any = None  # JSON schema of a trigger's data
+    unreadable: str | None = None  # why its step and its times are missing
 
 
+@check_arguments
 class Waits:
     """Pending waits and triggers."""
 
@@ -54,8 +59,7 @@ class Waits:
             limit: Maximum number of waits.
         """
         if kind is not None and kind not in KINDS:
-            raise BadArgument(f"kind must be 'time', 'event' or 'trigger', got {kind!r}")
-        check_count(limit)
+            raise BadArgument(f"kind must be 'time', 'event' or 'trigger', got {shorten(kind)}")
         found: list[WaitRow] = []
         while len(found) < limit and (rows := await self._store.waits(run=run, kind=kind, after=after, limit=limit)):
             after = rows[-1].id
@@ -67,10 +71,19 @@ class Waits:
 
         Args:
             token: The trigger's token, or its URL.
-            data: What the waiting step receives: any JSON value.
-            signature: The signature of the call, for triggers that require one.
+            data: What the waiting step receives: any JSON value. Leave it out of a signed call.
+            signature: The signature of the call, for triggers that require one. The step receives its body.
         """
         return await self._triggers.fire(token, data, signature)
+
+    async def sign(self, token: str, data: Any = None) -> Signature:
+        """Sign a call of a trigger, with the secret in the environment variable that the trigger names.
+
+        Args:
+            token: The trigger's token, or its URL.
+            data: What the waiting step will receive: any JSON value.
+        """
+        return await self._triggers.sign(token, data)
 
     async def token(self, id: str) -> str:
         """Return a new token for a pending trigger: for a declared wait, or after a link was lost.
@@ -83,19 +96,25 @@ class Waits:
 
 def describe_wait(wait: WaitView, bodies: EventBodies) -> str:
     """Return what a wait is for and until when, without secrets: `waiting for event order.paid until 2026-…`."""
+    if wait.unreadable is not None:
+        return wait.unreadable
     if wait.kind == TIME:
         return f"sleeping until {wait.until}"
     if wait.kind == EVENT:
         match = f" {msgspec.json.encode(bodies.redact_value(wait.match)).decode()}" if wait.match else ""
         what = f"event {wait.event}{match}"
     else:
-        what = f"trigger {wait.name}"
+        what = f"trigger {wait.name!r}"
     return f"waiting for {what}" + (f" until {wait.until}" if wait.until is not None else "")
 
 
 def wait_view(row: WaitRow) -> WaitView:
-    """Return a pending wait with its body decoded."""
-    body = decode_body(row.body)
+    """Return a pending wait with its body decoded, or why it cannot be read."""
+    until = to_iso(row.due) if row.due is not None else None
+    try:
+        body = read_body(row)
+    except UnreadableRecord as problem:
+        return WaitView(row.id, row.run, None, row.kind, "", "", until, event=row.topic, unreadable=str(problem))
     return WaitView(
         id=row.id,
         run=row.run,
@@ -103,10 +122,11 @@ def wait_view(row: WaitRow) -> WaitView:
         kind=row.kind,
         name=body.name or body.key.partition("#")[0],
         since=to_iso(body.at),
-        until=to_iso(row.due) if row.due is not None else None,
+        until=until,
         n=body.n,
         event=row.topic,
         match=body.match or None,
         trigger=body.type,
         signed=body.signed is not None,
+        schema=body.schema,
     )

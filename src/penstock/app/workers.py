@@ -13,8 +13,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Any
 
 from ..commit.runtime import Runtime
+from ..core.arguments import check_arguments, check_count
 from ..core.errors import ConfigError, StoreError, UnknownQueue
-from ..core.ids import check_name
+from ..core.ids import check_id, check_name
 from ..flows.start_on import StartOnWaits
 from ..handlers.registry import Registry
 from ..ports.bridge import Bridge
@@ -27,7 +28,7 @@ from ..worker.capacity import QueueLimits
 from ..worker.outcomes import Work
 from ..worker.work_scope import WorkScope
 from ..worker.worker import Worker
-from .arguments import check_count, check_list
+from .arguments import check_list
 from .gc_tuning import reduce_collections
 from .schedule_service import ScheduleService
 from .store_urls import is_read_only
@@ -70,6 +71,7 @@ class _ClaimEngine:
         self.open = open_claim
 
 
+@check_arguments
 class Workers:
     """The worker inside this process. An App runs one at a time; more need more processes, or more Apps."""
 
@@ -131,9 +133,10 @@ class Workers:
         settings = self._settings
         if is_read_only(settings.url):
             raise ConfigError(f"a worker cannot use {settings.url}, which is read-only; remove ?mode=ro from the URL")
-        queues = check_list(queues, "queues") if queues is not None else None
+        if queues is not None:
+            queues = [check_name(queue, "queue name") for queue in check_list(queues, "queues")]
         concurrency = check_count(concurrency, "concurrency") if concurrency is not None else None
-        scope = WorkScope(check_list(runs, "runs")) if runs is not None else None
+        scope = WorkScope([check_id(run, "run id") for run in check_list(runs, "runs")]) if runs is not None else None
         self._requested = queues or settings.queues, concurrency or settings.concurrency
         runner = self._make_runner(max(settings.threads, concurrency or settings.concurrency))
         worker = Worker(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from cyclopts import App, CycloptsError, UnknownCommandError, UnusedCliTokensError
 
 from ..core.errors import PenstockError
+from ..core.text import escape_json, escape_line, escape_lines
 from .argv import CommandLine, has_flag, input_option, split_command_line
 
 EXIT_OK, EXIT_FAILED, EXIT_ERROR, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 2, 70, 130
@@ -63,8 +64,8 @@ def print_error(format: ErrorFormat, message: str, code: str, hint: str = "") ->
     """Print the error being handled on stderr: a sentence with its code, or one line of JSON."""
     if not format.json:
         if format.debug:
-            traceback.print_exc()
-        warn(f"error: {message}{hint and ' '}{hint} [{code}]")
+            warn(traceback.format_exc().rstrip())
+        warn(escape_line(f"error: {message}{hint and ' '}{hint} [{code}]"))
         return
     error = {"code": code, "message": message}
     if hint:
@@ -72,17 +73,18 @@ def print_error(format: ErrorFormat, message: str, code: str, hint: str = "") ->
     if format.debug:
         error["traceback"] = traceback.format_exc()
     unicode = (getattr(sys.stderr, "encoding", None) or "").lower().startswith("utf")
-    warn(json.dumps({"error": error}, ensure_ascii=not unicode))
+    warn(escape_json(json.dumps({"error": error}, ensure_ascii=not unicode)))
 
 
 def warn(message: str) -> None:
-    """Print a line on stderr."""
-    print(message, file=sys.stderr, flush=True)
+    """Print a line on stderr. Control characters are escaped: the text may come from anyone."""
+    print(escape_lines(message), file=sys.stderr, flush=True)
 
 
 def colour_text(text: str, colour: str) -> str:
     """Colour text (by ANSI number) for a terminal; leave it as it is for a pipe."""
-    return f"\x1b[{colour}m{text}\x1b[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+    is_coloured = colour and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return f"\x1b[{colour}m{text}\x1b[0m" if is_coloured else text
 
 
 def _describe(problem: CycloptsError, args: list[str]) -> str:

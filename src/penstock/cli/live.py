@@ -17,24 +17,35 @@ from ..flows.reducer import RunView, apply_flow
 from ..flows.run_record import CLOSED
 from ..ports.unit import FLOW, JobState
 from .errors import warn
-from .run_view import RunPanel
+from .run_view import RunPanel, describe_waits
 from .shutdown_signals import handle_stop_signals, stop_message
 
 REDRAW_INTERVAL_S = 0.1  # running times change between events
 LAUNCHED_POLL_S = 0.05
+MAX_WAIT_LINES = 20  # printed for a run
+WAIT_STARTED_KINDS = frozenset(("step.await.time", "step.await.event", "step.await.trigger"))
 START_TIMEOUT_S = 5.0  # a run that was started appears within this time
 
 
 async def work_and_watch(
-    app: App, flow: str, id: str, console: Console | None, *, all_work: bool = False, keep: bool = True, flags: str = ""
+    app: App,
+    flow: str,
+    id: str,
+    console: Console | None,
+    *,
+    all_work: bool = False,
+    keep: bool = True,
+    flags: str = "",
+    has_wait_lines: bool = False,
 ) -> RunView:
     """Work on a run and draw it until it ends or a stop signal comes; return the run's last state.
 
-    With `all_work`, work on every job of the worker files' queues meanwhile."""
+    With `all_work`, work on every job of the worker files' queues meanwhile. Without a terminal, `has_wait_lines`
+    prints a line on stderr for each wait."""
     if (await app.runs.get(id)).completed_at is not None:
         return await watch(app, id, console, keep=keep)
     working = asyncio.create_task(app.workers.run(runs=None if all_work else [id]))
-    watching = asyncio.create_task(_watch_to_end(app, id, console, keep))
+    watching = asyncio.create_task(_watch_to_end(app, id, console, keep, has_wait_lines))
     with handle_stop_signals(lambda: watching.cancel(), resume_hint(flow, id, flags)):
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         watching.cancel()
@@ -51,9 +62,9 @@ async def work_and_watch(
     return view
 
 
-async def _watch_to_end(app: App, id: str, console: Console | None, keep: bool) -> RunView:
+async def _watch_to_end(app: App, id: str, console: Console | None, keep: bool, has_wait_lines: bool) -> RunView:
     """Follow the run to its end, then wait while what it started can be worked on."""
-    view = await watch(app, id, console, keep=keep)
+    view = await watch(app, id, console, keep=keep, has_wait_lines=has_wait_lines)
     deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
     while await _has_launched_work(app, asyncio.get_running_loop().time() < deadline):  # noqa: ASYNC110 - no one signal covers it
         await asyncio.sleep(LAUNCHED_POLL_S)
@@ -92,11 +103,14 @@ async def watch(
     *,
     keep: bool = True,
     draw: Callable[[RunView, Clock], ConsoleRenderable] = RunPanel,
+    has_wait_lines: bool = False,
 ) -> RunView:
-    """Follow a run to its end and return it. Draw it if `console` is a terminal, and `keep` the last drawing."""
+    """Follow a run to its end and return it. Draw it if `console` is a terminal, and `keep` the last drawing.
+
+    Without a terminal, `has_wait_lines` prints a line on stderr for each wait."""
     view = RunView(id=run)
     if console is None or not console.is_terminal:
-        await _fold(app, run, view)
+        await _fold(app, run, view, has_wait_lines)
         return view
     with Live(draw(view, app.clock), console=console, auto_refresh=False, transient=not keep) as live:
         # Redrawn on this thread: a view must not be read while an event changes it.
@@ -134,10 +148,20 @@ async def _is_over(app: App, run: str, stream: str, cursor: str | None) -> bool:
     return row is not None and row.closed and not await app.store.read(stream, after=cursor, limit=1)
 
 
-async def _fold(app: App, run: str, view: RunView) -> None:
+async def _fold(app: App, run: str, view: RunView, has_wait_lines: bool = False) -> None:
+    lines = MAX_WAIT_LINES if has_wait_lines else 0
     async with aclosing(follow_until_end(app, run)) as events:  # type: ignore[type-var]
         async for event in events:
             apply_flow(view, event)
+            if lines and event.kind in WAIT_STARTED_KINDS:
+                lines -= 1
+                warn(_wait_line(view, event, app.clock.now_ms()) if lines else "More waits follow.")
+
+
+def _wait_line(view: RunView, event: Event, now_ms: int) -> str:
+    n = (event.meta or {}).get("n", 1)
+    name = event.step or "" if n == 1 else f"{event.step}#{n}"
+    return f"Step {name} is {describe_waits(view.steps[name], now_ms)}."
 
 
 async def _redraw(live: Live) -> None:

@@ -12,10 +12,11 @@ import msgspec
 from cyclopts import Parameter
 
 from ..core.redaction import Redactor
+from ..core.text import escape_json, escape_line, escape_lines
 from ..flows.reducer import RunView, StepView
 from ..flows.run_record import OPEN
 from ..settings import Settings
-from .errors import EXIT_FAILED, EXIT_OK, warn
+from .errors import EXIT_FAILED, EXIT_OK, colour_text, warn
 from .options import CommonOptions
 
 _YES_HELP = "Do not ask for confirmation. Without a terminal, such as in a script, there is no prompt."
@@ -44,6 +45,7 @@ def run_to_dict(view: RunView) -> dict[str, Any]:
         "emitted": view.emitted,
         "logs": view.logs,
         "lastEvent": view.last_event,
+        "unreadable": view.unreadable,
     }
 
 
@@ -72,7 +74,14 @@ def exit_code(view: RunView) -> int:
 
 def print_json(value: Any) -> None:
     """Print one line of JSON, in ASCII where the terminal has no Unicode."""
-    print(json.dumps(value, ensure_ascii=not has_unicode_output(), separators=(", ", ": ")), flush=True)
+    text = json.dumps(value, ensure_ascii=not has_unicode_output(), separators=(", ", ": "))
+    print(escape_json(text), flush=True)
+
+
+def print_text(*lines: str, colour: str = "") -> None:
+    """Print lines for people, in a colour (an ANSI number) on a terminal. Control characters are escaped: the text may
+    come from anyone."""
+    print(colour_text(escape_lines("\n".join(lines)), colour), flush=True)
 
 
 def has_unicode_output() -> bool:
@@ -84,7 +93,7 @@ def confirm(question: str, yes: bool) -> bool:
     """Ask before something that cannot be undone, and return whether to go on. A script is never asked."""
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
-    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.write(f"{escape_line(question)} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True

@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from ..core.arguments import MAX_LIMIT
 from ..core.durations import MAX_DURATION_TEXT, to_ms
 from ..core.errors import NotJSON
 from ..core.payload import parse_json
+from ..core.text import shorten
 from .errors import UsageError
+
+T = TypeVar("T", str, str | None)
 
 
 def read_input(text: str | None, option: str = "--input") -> Any:
@@ -31,11 +35,18 @@ def read_input(text: str | None, option: str = "--input") -> Any:
         if text[:1] in ("{", "[") and "Expecting" in str(problem):  # Python's message for missing quotes
             hint = "put double quotes around names and text, and single quotes around the whole value"
             raise NotJSON(f'{problem}; {hint}: {before}\'{{"id": "A7"}}\'') from None
-        if not text[:1].isalpha():
+        if text[:1] in ("{", "[", '"', ""):
             raise
         raise NotJSON(
             f"{problem}; a string needs double quotes inside the single quotes: {before}'\"{text}\"'"
         ) from None
+
+
+def check_positional(text: T) -> T:
+    """Return an argument that may be `-`; raise for one that is most likely a misspelt option."""
+    if text is not None and text != "-" and text.startswith("-"):
+        raise UsageError(f"unknown option {text}")
+    return text
 
 
 def read_tags(tags: list[str] | None) -> dict[str, str]:
@@ -44,7 +55,7 @@ def read_tags(tags: list[str] | None) -> dict[str, str]:
     for tag in tags or ():
         name, equals, value = tag.partition("=")
         if not name or not equals:
-            raise UsageError(f"--tag must be name=value, such as --tag customer=ada, got {tag}")
+            raise UsageError(f"--tag must be name=value, such as --tag customer=ada, got {shorten(tag)}")
         found[name] = value
     return found
 
@@ -64,7 +75,7 @@ def read_time(text: str | None, option: str = "--at") -> datetime | None:
     try:
         return _with_zone(datetime.fromisoformat(text)) if text is not None else None
     except ValueError:
-        raise UsageError(f"{option} must be a time such as 2030-01-31T09:00:00+01:00, got {text}") from None
+        raise UsageError(f"{option} must be a time such as 2030-01-31T09:00:00+01:00, got {shorten(text)}") from None
 
 
 def read_ago(text: str | None, option: str) -> datetime | str | None:
@@ -81,7 +92,7 @@ def read_ago(text: str | None, option: str) -> datetime | str | None:
     except ValueError:
         raise UsageError(
             f"{option} must be a duration such as 2h, at most {MAX_DURATION_TEXT}, or a time such as "
-            f"2030-01-31T09:00, got {text}"
+            f"2030-01-31T09:00, got {shorten(text)}"
         ) from None
 
 
@@ -90,10 +101,12 @@ def read_limit(limit: int) -> int:
     return read_count(limit, "--limit")
 
 
-def read_count(value: int, option: str) -> int:
+def read_count(value: int, option: str, most: int = MAX_LIMIT) -> int:
     """Check the value of an option that counts something."""
     if value < 1:
-        raise UsageError(f"{option} must be a whole number of at least 1, got {value}")
+        raise UsageError(f"{option} must be a whole number of at least 1, got {shorten(value)}")
+    if value > most:
+        raise UsageError(f"{option} must be at most {most:,}, got {shorten(value)}")
     return value
 
 

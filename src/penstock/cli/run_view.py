@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,12 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from ..core.clock import Clock, from_iso, to_iso
+from ..core.clock import Clock, from_iso
 from ..core.durations import format_ms
+from ..core.text import escape_line
 from ..core.tracebacks import describe_error, format_frames
 from ..flows.reducer import RunView, StepView, display_status
+from ..flows.run_record import WAITING
 
 MAX_INSTANCES = 6  # of one step on rows of their own; more are folded into one row
 MAX_FAILURES = 3  # shown with their traceback
@@ -45,16 +48,14 @@ class RunPanel:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         now = self._clock.now_ms()
-        rows = build_rows(self.view, now)
-        # Rows that do not fit the screen would scroll away on every redraw.
+        lines = _render_rows(build_rows(self.view, now), options.encoding.startswith("utf"), options.max_width)
+        # Lines that do not fit the screen would scroll away on every redraw.
         room = max((options.height or console.height) - 4, 5)
-        hidden = len(rows) - room if options.is_terminal and len(rows) > room else 0
+        hidden = len(lines) - room if options.is_terminal and len(lines) > room else 0
         yield self._header(now)
         if hidden:
             yield Text(f"  {hidden} more above", style="dim")
-        for line in _render_rows(rows[hidden:], options.encoding.startswith("utf")):
-            line.truncate(options.max_width, overflow="ellipsis")
-            yield line
+        yield from lines[hidden:]
         for label, style, text in end_lines(self.view, MAX_RESULT_CHARS):
             yield Text.assemble((f"{label} ", style), text)
 
@@ -62,7 +63,9 @@ class RunPanel:
         view, shown = self.view, display_status(self.view)
         status = (shown, COLOURS.get(shown, ""))
         spent = (format_elapsed(view, now), "dim")
-        return Text.assemble((view.name or "run", "bold"), " ", (view.id, "dim"), "  ", status, " ", spent)
+        return Text.assemble(
+            (escape_line(view.name or "run"), "bold"), " ", (escape_line(view.id), "dim"), "  ", status, " ", spent
+        )
 
 
 _PREPOSITIONS = {"completed": "in", "running": "for", "waiting": "for"}
@@ -80,13 +83,13 @@ def render_text(view: RunView, now_ms: int, unicode: bool = True) -> str:
         rest = "  ".join(part for part in (row.note, percent, row.detail) if part)
         lines.append(f"  {_mark(row.status, unicode)} {row.name:<{name}}  {row.took:>{took}}  {rest}".rstrip())
     lines += [f"{label} {text}" for label, _, text in end_lines(view, MAX_TEXT_CHARS)]
-    return "\n".join(lines)
+    return "\n".join(map(escape_line, lines))
 
 
 def end_lines(view: RunView, max_chars: int) -> Iterator[tuple[str, str, str]]:
     """Yield the last lines of a run: label, style and text."""
     for step, kinds in (view.unmet or {}).items():
-        yield "unmet", "yellow", f"{step} never started: {', '.join(kinds)} did not arrive"
+        yield "unmet", "yellow", one_line(f"{step} never started: {', '.join(kinds)} did not arrive", max_chars)
     if view.status == "completed":
         yield "result", "dim", one_line(view.result, max_chars)
     elif view.error is not None:
@@ -102,7 +105,7 @@ def failure_lines(view: RunView) -> list[str]:
     for step in failed[:MAX_FAILURES]:
         name = step.step if step.n == 1 else f"{step.step}#{step.n}"
         error = {"name": step.error_name, "error": step.error, "frames": step.frames, "deadLetter": step.dead_letter}
-        lines += [f"step {name} failed:", *error_lines(error)]
+        lines += [escape_line(f"step {name} failed:"), *error_lines(error)]
     if len(failed) > MAX_FAILURES:
         lines.append(f"{len(failed) - MAX_FAILURES} more steps failed")
     return lines
@@ -115,15 +118,28 @@ def error_lines(error: Mapping[str, Any]) -> list[str]:
     lines.append(one_line(describe_error(error.get("name"), error.get("error")), MAX_TEXT_CHARS))
     if error.get("deadLetter"):
         lines.append(f"`penstock dlq show {error['deadLetter']}` shows its input and its whole stack.")
-    return lines
+    return [escape_line(line) for line in lines]
 
 
 def format_elapsed(view: RunView, now_ms: int) -> str:
-    """Return how long the run took, or has taken so far: "in 12 ms", "for 3.2 s", "after 3.2 s"."""
-    if view.duration is None and not view.started_at:
+    """Return how long the run took, runs or waits: "in 12 ms", "for 3.2 s", "after 3.2 s"."""
+    status = display_status(view)
+    since = _waiting_since(view) if status == WAITING else None
+    since = since or view.started_at
+    if since is None:
         return ""
-    elapsed = view.duration if view.duration is not None else max(now_ms - from_iso(view.started_at or ""), 0)
-    return f"{_PREPOSITIONS.get(view.status, 'after')} {format_ms(elapsed)}"
+    until = from_iso(view.completed_at) if view.completed_at else now_ms
+    return f"{_PREPOSITIONS.get(status, 'after')} {format_ms(max(until - from_iso(since), 0))}"
+
+
+def _waiting_since(view: RunView) -> str | None:
+    """Return since when nothing of the run does anything but wait."""
+    found = [
+        min([step.await_since, *(one["since"] for one in step.also_awaits if one.get("since"))])
+        for step in view.steps.values()
+        if step.status == WAITING and step.await_since is not None
+    ]
+    return max(found, default=None)
 
 
 def one_line(value: Any, max_chars: int = MAX_DETAIL_CHARS) -> str:
@@ -161,7 +177,7 @@ def build_rows(view: RunView, now_ms: int) -> list[StepRow]:
 
 
 def _build_row(step: StepView, now_ms: int) -> StepRow:
-    name = step.step if step.n == 1 else f"{step.step}#{step.n}"
+    name = escape_line(step.step if step.n == 1 else f"{step.step}#{step.n}")
     note = f"attempt {step.attempt}" if step.attempt > 1 else ""
     return StepRow(step.status, name, note, _took(step, now_ms), _percent(step), _detail(step, now_ms))
 
@@ -174,7 +190,9 @@ def _fold_rows(name: str, steps: list[StepView]) -> StepRow:
     worst = next((s for s in ("failed", "running", "retrying", "waiting", "pending") if s in counts), order[0])
     done = 100 * sum(step.completed_at is not None for step in steps) / len(steps)
     note = ", ".join(f"{counts[status]} {status}" for status in order)
-    return StepRow(worst, f"{name} ×{len(steps)}", note, progress=done if worst in ("running", "pending") else None)
+    return StepRow(
+        worst, escape_line(f"{name} ×{len(steps)}"), note, progress=done if worst in ("running", "pending") else None
+    )
 
 
 def _took(step: StepView, now_ms: int) -> str:
@@ -194,12 +212,11 @@ def _percent(step: StepView) -> float | None:
 
 def _detail(step: StepView, now_ms: int) -> str:
     if step.status == "retrying" and step.next_retry_at is not None:
-        wait = max(from_iso(step.next_retry_at) - now_ms, 0)
-        return one_line(f"retry in {format_ms(wait)}: {step.error or ''}")
+        return one_line(f"retry in {_time_left(step.next_retry_at, now_ms)}: {step.error or ''}")
     if step.status in ("failed", "timeout", "retrying"):
         return one_line(step.error or "")
     if step.status == "waiting":
-        return one_line(_describe_waits(step, now_ms), MAX_WAIT_CHARS * (1 + len(step.also_awaits)))
+        return one_line(describe_waits(step, now_ms), MAX_WAIT_CHARS * (1 + len(step.also_awaits)))
     if step.status == "pending":
         return NOT_CLAIMED
     if step.partials:
@@ -209,19 +226,15 @@ def _detail(step: StepView, now_ms: int) -> str:
     return ""
 
 
-def _describe_waits(step: StepView, now_ms: int) -> str:
-    waits = [(one["type"], one["data"], one.get("since")) for one in step.also_awaits]
-    waits.append((step.await_type, step.await_data, step.await_since))
-    return ", ".join(
-        _describe_wait(type_, data if isinstance(data, dict) else {}, since, now_ms) for type_, data, since in waits
-    )
+def describe_waits(step: StepView, now_ms: int) -> str:
+    """Return what a step waits for and until when."""
+    waits = [*((one["type"], one["data"]) for one in step.also_awaits), (step.await_type, step.await_data)]
+    return ", ".join(_describe_wait(type_, data if isinstance(data, dict) else {}, now_ms) for type_, data in waits)
 
 
-def _describe_wait(type_: str | None, data: dict[str, Any], since: str | None, now_ms: int) -> str:
-    until = data.get("resumeAt")
-    if until is None and since is not None and isinstance(data.get("timeout"), int):
-        until = to_iso(from_iso(since) + data["timeout"])
-    left = f" until {until} (in {format_ms(max(from_iso(until) - now_ms, 0))})" if until else ""
+def _describe_wait(type_: str | None, data: dict[str, Any], now_ms: int) -> str:
+    until = data.get("resumeAt") or data.get("until")
+    left = f" until {until} (in {_time_left(until, now_ms)})" if until else ""
     match type_:
         case "time":
             return f"sleeping{left}"
@@ -229,7 +242,15 @@ def _describe_wait(type_: str | None, data: dict[str, Any], since: str | None, n
             match = f" {one_line(data['match'])}" if data.get("match") else ""
             return f"waiting for event {data.get('eventKind')}{match}{left}"
         case _:
-            return f"waiting for trigger {data.get('name') or data.get('triggerId')}{left}"
+            return f"waiting for trigger {(data.get('name') or data.get('triggerId'))!r}{left}"
+
+
+def _time_left(until: Any, now_ms: int) -> str:
+    """Return how long it is until a time; "?" if a damaged event has another value there."""
+    try:
+        return format_ms(max(from_iso(until) - now_ms, 0))
+    except (AttributeError, TypeError, ValueError):
+        return "?"
 
 
 def _last_partial(partials: list[Any]) -> str:
@@ -241,8 +262,9 @@ def _last_partial(partials: list[Any]) -> str:
     return line if len(line) <= MAX_DETAIL_CHARS else "…" + line[1 - MAX_DETAIL_CHARS :]
 
 
-def _render_rows(rows: list[StepRow], unicode: bool) -> list[Text]:
-    """Return a line per row with aligned columns; a narrow screen cuts only the last column."""
+def _render_rows(rows: list[StepRow], unicode: bool, width: int) -> list[Text]:
+    """Return the rows with aligned columns. What a step waits for gets lines of its own if it does not fit; anything
+    else is cut."""
     name, note, took = (
         max((cell_len(getattr(row, part)) for row in rows), default=0) for part in ("name", "note", "took")
     )
@@ -257,9 +279,13 @@ def _render_rows(rows: list[StepRow], unicode: bool) -> list[Text]:
             line.append("  " + ("━" if unicode else "=") * done, "not dim cyan")
             line.append(("━" if unicode else "-") * (BAR_CHARS - done), "bright_black")
         colour = "not dim red" if row.status in ("failed", "retrying", "timeout") else "dim default"
-        line.append(f"  {row.detail}" if row.detail else "", colour)
+        is_wide = row.status == WAITING and line.cell_len + 2 + cell_len(row.detail) > width
+        line.append(f"  {row.detail}" if row.detail and not is_wide else "", colour)
         line.rstrip()
+        line.truncate(width, overflow="ellipsis")
         lines.append(line)
+        if is_wide:
+            lines += [Text(f"      {part}", "dim") for part in textwrap.wrap(row.detail, max(width - 6, 20))]
     return lines
 
 

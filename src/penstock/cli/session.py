@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from ..app.store_urls import is_memory_url, readable_url, sqlite_path
 from ..core.clock import Clock
 from ..core.errors import ConfigError, NotFound
 from ..core.redaction import Redactor
+from ..core.text import shorten
 from ..settings import Settings
 from ..telemetry.logging import ROOT, Level, configure
 from .options import CommonOptions
@@ -47,7 +49,7 @@ def build_admin_app(common: CommonOptions) -> App:
     """Build an App with the worker files, if there are any, on a store that exists."""
     refuse_memory_store(common)
     settings = Settings.load({"url": common.url, "dir": common.dir})
-    if common.dir is None and not Path(settings.dir).is_dir():
+    if common.dir is None and not os.path.isdir(settings.dir):
         return build_store_app(common)
     app = build_worker_app(_open_as_it_is(common))
     _check_store_exists(app)
@@ -111,9 +113,10 @@ def refuse_memory_store(common: CommonOptions) -> None:
 
 def check_dir(dir: str) -> None:
     """Raise if the folder of the worker files does not exist."""
-    if not Path(dir).is_dir():
+    if not os.path.isdir(dir):
         raise ConfigError(
-            f"folder {dir!r} not found; change to your project folder, or set --dir to the folder of the worker files"
+            f"folder {shorten(dir)} not found; change to your project folder, or set --dir to the folder of the "
+            "worker files"
         )
 
 

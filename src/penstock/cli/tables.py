@@ -6,8 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.text import escape_line
 from .errors import warn
-from .output import print_json
+from .output import print_json, print_text
 from .run_view import one_line
 
 MAX_CELL_CHARS = 10_000
@@ -26,7 +27,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, jso
         cells = [list(columns), *([format_cell(row.get(column)) or "-" for column in columns] for row in rows)]
         widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
         for line in cells:
-            print("  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
+            print_text("  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
 def print_object(value: Mapping[str, Any], *, json: bool) -> None:
@@ -36,7 +37,7 @@ def print_object(value: Mapping[str, Any], *, json: bool) -> None:
         return
     width = max(map(len, value), default=0)
     for key, item in value.items():
-        print(f"{key:<{width}}  {format_cell(item)}".rstrip())
+        print_text(f"{escape_line(key):<{width}}  {format_cell(item)}".rstrip())
 
 
 def pluralize(count: int, noun: str) -> str:
@@ -49,7 +50,7 @@ def print_result(message: str, data: Mapping[str, Any], *, json: bool) -> None:
     if json:
         print_json(data)
     else:
-        print(message)
+        print_text(message)
 
 
 def format_cell(value: Any) -> str:

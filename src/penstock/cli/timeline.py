@@ -7,6 +7,7 @@ from rich.text import Text
 
 from ..core.clock import Clock, from_iso
 from ..core.durations import format_ms
+from ..core.text import escape_line
 from ..flows.reducer import RunView, StepView, display_status
 from .run_view import ASCII, COLOURS, MARKS, MAX_RESULT_CHARS, NOT_CLAIMED, end_lines, format_elapsed
 
@@ -29,7 +30,7 @@ class Timeline:
         status = display_status(view)
         colour = COLOURS.get(status, "")
         yield Text.assemble(
-            (view.name or "run", "bold"), " ", (view.id, "dim"), "  ", (status, colour), "  ",
+            (escape_line(view.name or "run"), "bold"), " ", (escape_line(view.id), "dim"), "  ", (status, colour), "  ",
             (format_elapsed(view, now), "dim"),
         )  # fmt: skip
         if hidden:
@@ -44,7 +45,7 @@ class Timeline:
             return
         start = from_iso(self.view.started_at)
         end = from_iso(self.view.completed_at) if self.view.completed_at else now
-        names = [step.step if step.n == 1 else f"{step.step}#{step.n}" for step in steps]
+        names = [escape_line(step.step if step.n == 1 else f"{step.step}#{step.n}") for step in steps]
         name = min(max(map(len, names)), MAX_NAME_CHARS)
         bar = max(width - name - 25, MIN_BAR_CHARS)
         for step, text in zip(steps, names, strict=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.durations import Duration
 from ..core.events import BadEmit
-from ..core.payload import unpack
+from ..core.payload import show_stored
 from ..core.retry import RetryOption
 from ..durable.calls import require_name_and_function
 from ..ports.store import ChildRow, ChildState
@@ -132,7 +132,7 @@ class Context:
     Attributes:
         job_id: The id of the job.
         queue: The queue the job was claimed from.
-        attempt: The number of this attempt, from 1.
+        attempt: The number of this attempt, from 1. A resume after a wait keeps it.
         run_id: The id of the run; None for a plain job.
         flow: The name of the flow; None for a plain job.
         step: The name of the step; None for a plain job.
@@ -192,7 +192,7 @@ class Context:
     def emit(self, kind: str | Mapping[str, Any], data: Any = None) -> Done:
         """Emit an event. It appears, and starts the steps that listen to it, once, when this attempt commits.
 
-        Also accepts the specs' dicts: `{"kind": …, "data": …}` and `{"type": "log"|"progress"|"partial", "data": …}`.
+        Also accepts a mapping: `{"kind": …, "data": …}` and `{"type": "log"|"progress"|"partial", "data": …}`.
 
         Args:
             kind: Kind of the event: dotted words such as "order.paid".
@@ -308,7 +308,7 @@ class Context:
         """Return what the children returned, each under its key, `bull:<queue>:<id>`."""
         self._channel.check()
         rows = await self._channel.list_children()
-        return {row.key: unpack(row.value) for row in rows if row.value is not None}
+        return {row.key: show_stored(row.value) for row in rows if row.value is not None}
 
     async def failed_children(self) -> dict[str, str]:
         """Return the errors of children whose failure this job ignores, each under its key."""

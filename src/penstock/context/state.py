@@ -10,8 +10,10 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ..core.clock import Clock
 from ..core.durations import Duration, to_ms
-from ..core.errors import BadArgument, PenstockError
+from ..core.errors import BadArgument, PenstockError, UnreadableRecord
 from ..core.payload import pack, unpack
+from ..core.stored import read_stored
+from ..core.text import check_text, shorten
 from ..ports.store import State
 from ..ports.unit import StateWrite
 
@@ -29,13 +31,27 @@ class StatePage(dict[str, Any]):
 
     next: str | None = None
 
+    def __init__(self, values: dict[str, Any] | None = None) -> None:
+        super().__init__(values or {})
+        self.unreadable: dict[str, str] = {}  # keys whose values cannot be read, with the reason
+
     @classmethod
     def cut(cls, rows: dict[str, bytes], limit: int) -> StatePage:
         """Decode the first `limit` values of rows that may be more."""
         keys = list(rows)[:limit]
-        page = cls({key: unpack(rows[key]) for key in keys})
+        page = cls()
+        for key in keys:
+            try:
+                page[key] = read_value(key, rows[key])
+            except UnreadableRecord as problem:
+                page.unreadable[key] = str(problem)
         page.next = keys[-1] if len(rows) > limit else None
         return page
+
+
+def read_value(key: str, data: bytes) -> Any:
+    """Decode the value of a key. Raise UnreadableRecord if it is damaged."""
+    return read_stored(unpack, data, f"the value of state key {key!r}", "set the key again, or delete it")
 
 
 class StateConflict(PenstockError):
@@ -105,7 +121,7 @@ class StateView:
             value = self._writes[full].value
             return default if value is None else unpack(value)
         row = await self._store.state(full)
-        return default if row is None else unpack(row.value)
+        return default if row is None else read_value(full, row.value)
 
     def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> Done:
         """Set a key when the attempt commits.
@@ -169,7 +185,9 @@ class StateView:
         """
         self._recorder.check()
         if not callable(change):
-            raise BadArgument(f"change must be a function that returns the new value for the old one, got {change!r}")
+            raise BadArgument(
+                f"change must be a function that returns the new value for the old one, got {shorten(change)}"
+            )
         full = self._prefix + join_key(key)
         if full in self._writes:
             raise StateConflict(
@@ -258,11 +276,17 @@ class SyncStateView:
 def join_key(key: Key) -> str:
     """Return a key as text; a list of parts, as the specs write it, is joined with slashes."""
     if not isinstance(key, str | list | tuple):
-        raise BadArgument(f"a state key must be a string or a list of parts, got {key!r}")
-    text = key if isinstance(key, str) else "/".join(str(part) for part in key)
+        raise BadArgument(f"a state key must be a string or a list of parts, got {shorten(key)}")
+    if not isinstance(key, str) and not all(isinstance(part, str) or _is_id(part) for part in key):
+        raise BadArgument(f"the parts of a state key must be strings or whole numbers, got {shorten(key)}")
+    text = key if isinstance(key, str) else "/".join(map(str, key))
     if not text or len(text) > MAX_KEY_CHARS:
-        raise BadArgument(f"a state key must have 1 to {MAX_KEY_CHARS} characters, got {text!r}")
-    return text
+        raise BadArgument(f"a state key must have 1 to {MAX_KEY_CHARS} characters, got {shorten(text)}")
+    return check_text(text, "a state key")
+
+
+def _is_id(part: object) -> bool:
+    return isinstance(part, int) and abs(part) < 2**63
 
 
 async def patch_state(
@@ -280,7 +304,7 @@ async def patch_state(
     async with _key_lock(store, key):
         for tries in range(MAX_PATCH_TRIES):
             row = await store.state(key)
-            changed = change(None if row is None else unpack(row.value))
+            changed = change(None if row is None else read_value(key, row.value))
             if inspect.isawaitable(changed):  # the function is in another process
                 changed = await changed
             value = pack(changed, f"state {key}")

@@ -12,6 +12,7 @@ from ..core.durations import Duration
 from ..core.errors import BadArgument, CallFailed, ReplayError
 from ..core.events import Event
 from ..core.retry import RetryOption, RetryPolicy
+from ..core.text import shorten
 from ..durable.call_recorder import CallRecorder
 from ..durable.calls import (
     DurableCall,
@@ -21,6 +22,7 @@ from ..durable.calls import (
     read_value,
     require_name_and_function,
 )
+from ..durable.signed_calls import SignedId
 from ..durable.triggers import Trigger, TriggerWait
 from ..durable.waits import TriggerType, Waits
 from .context import Context
@@ -198,7 +200,7 @@ class SyncContext:
         """
         if timeout is not None:
             raise BadArgument(
-                f"ctx.run({name!r}) cannot use timeout={timeout!r} in a `def` handler, because a running thread "
+                f"ctx.run({name!r}) cannot use timeout={shorten(timeout)} in a `def` handler, because a running thread "
                 "cannot be stopped. Set a timeout inside the function, or make the handler async"
             )
         check_run_arguments(name, fn)
@@ -336,6 +338,7 @@ class SyncWaits:
         timeout: Duration | None = None,
         schema: Mapping[str, Any] | None = None,
         signed: str | None = None,
+        signed_id: SignedId = "trigger",
     ) -> SyncTrigger:
         """Create a one-time trigger. Send its `url` or `token` to the caller, then call its `wait()`.
 
@@ -345,8 +348,12 @@ class SyncWaits:
             timeout: `wait()` raises AwaitTimeout after this duration.
             schema: JSON schema the sent data must match.
             signed: Environment variable with the secret that callers sign with.
+            signed_id: Which id a signed call must have: `trigger`, the id of this trigger, or `any`, for senders that
+                choose their ids.
         """
-        pending = self._waits.trigger(name, type=type, timeout=timeout, schema=schema, signed=signed)
+        pending = self._waits.trigger(
+            name, type=type, timeout=timeout, schema=schema, signed=signed, signed_id=signed_id
+        )
         return SyncTrigger(self._block_on(pending.register()), self._calls, self._block_on)
 
 

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from .errors import BadArgument
+from .text import shorten
 
 MIN_TIME_MS = -62_135_596_800_000  # 0001-01-01
 MAX_TIME_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999
 _CYCLE_MS = 146_097 * 86_400_000  # 400 years, after which the calendar repeats itself
-_FAR = re.compile(r"([+-]\d{6,})(?=-)")
+_FAR = re.compile(r"([+-]\d{6,40})(?=-)")
 
 
 class Clock(Protocol):
@@ -54,7 +55,9 @@ def from_iso(text: str) -> int:
 def datetime_to_ms(moment: datetime) -> int:
     """Convert a datetime with a time zone to milliseconds since the epoch."""
     if not isinstance(moment, datetime):
-        raise BadArgument(f"a time must be a datetime such as datetime(2030, 1, 31, 9, tzinfo=UTC), got {moment!r}")
+        raise BadArgument(
+            f"a time must be a datetime such as datetime(2030, 1, 31, 9, tzinfo=UTC), got {shorten(moment)}"
+        )
     if moment.utcoffset() is None:
         raise BadArgument(
             f"{moment!r} has no time zone; use datetime.now(UTC) or datetime(…, tzinfo=ZoneInfo('Europe/Berlin'))"

@@ -7,11 +7,14 @@ from datetime import timedelta
 from math import isfinite
 
 from .errors import BadDuration
+from .text import shorten
 
 Duration = str | int | float | timedelta
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+MAX_TEXT_CHARS = 100
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_PART = re.compile(r"(?<![\d.])(\d++(?:\.\d++)?)(ms|s|m|h|d|w)")
 MAX_DURATION_MS = 36_525 * 86_400_000  # a hundred years: every language can write that due time as a date
 MAX_DURATION_TEXT = "36525d (100 years)"
 _HINT = 'use "500ms", "30s", "1h30m", "7d", a number of seconds or a timedelta'
@@ -26,13 +29,13 @@ def to_ms(value: Duration) -> int:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         ms = value * 1000
     else:
-        raise BadDuration(f"invalid duration {value!r}; {_HINT}")
+        raise BadDuration(f"invalid duration {shorten(value)}; {_HINT}")
     if isinstance(ms, float) and not isfinite(ms):
-        raise BadDuration(f"duration {value!r} is not finite; the maximum is {MAX_DURATION_TEXT}")
+        raise BadDuration(f"duration {shorten(value)} is not finite; the maximum is {MAX_DURATION_TEXT}")
     if ms < 0:
-        raise BadDuration(f"a duration must not be negative, got {_show(value)}")
+        raise BadDuration(f"a duration must not be negative, got {shorten(value)}")
     if ms > MAX_DURATION_MS:
-        raise BadDuration(f"duration {_show(value)} is too long; the maximum is {MAX_DURATION_TEXT}")
+        raise BadDuration(f"duration {shorten(value)} is too long; the maximum is {MAX_DURATION_TEXT}")
     return round(ms)
 
 
@@ -41,19 +44,12 @@ def ms_to_duration(ms: float) -> Duration:
     return ms if ms > MAX_DURATION_MS else ms / 1000  # too long either way; Python may not be able to divide it
 
 
-def _show(value: Duration) -> str:
-    try:
-        return repr(value)
-    except ValueError:  # Python formats no number of more than 4300 digits
-        return "a number of thousands of digits"
-
-
 def _parse(text: str) -> float:
-    compact = text.strip().lower().replace(" ", "")
-    if re.fullmatch(r"\d+(\.\d+)?", compact):
+    compact = text.strip().lower().replace(" ", "") if len(text) <= MAX_TEXT_CHARS else ""
+    if _NUMBER.fullmatch(compact):
         return float(compact) * 1000
     if not compact or _PART.sub("", compact):
-        raise BadDuration(f"invalid duration {text!r}; {_HINT}")
+        raise BadDuration(f"invalid duration {shorten(text)}; {_HINT}")
     return sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(compact))
 
 

@@ -5,8 +5,10 @@
     ├── BadArgument              BadDuration
     ├── NotFound                 UnknownFlow · UnknownStep · UnknownQueue · UnknownRun · UnknownJob ·
     │                            UnknownKind · UnknownSchedule
-    ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation
+    ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
+    │                            UnreadableJob
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt
+    ├── UnreadableRecord
     ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·
     │   │                        StaleAttempt · ContextClosed · AwaitTimeout · CallFailed · VersionMismatch ·
     │   │                        ChildFailed · ChildrenPending · RunnerLost
@@ -24,7 +26,7 @@ Every class has a stable `code`; HTTP, CLI, events and docs show the same one.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class PenstockError(Exception):
@@ -124,6 +126,12 @@ class PayloadTooDeep(PayloadError):
     code = "payload_too_deep"
 
 
+class UnreadableJob(PayloadError):
+    """A stored job cannot be decoded. It fails without being run, and is not retried."""
+
+    code = "unreadable_job"
+
+
 class SchemaViolation(PayloadError):
     """A payload does not match the declared model or JSON schema."""
 
@@ -147,6 +155,14 @@ class StoreClosed(StoreUnavailable):
 
     code = "store_closed"
 
+    @classmethod
+    def of(cls, store: object) -> Self:
+        """Build the error for a call to a closed store."""
+        return cls(
+            f"this App is closed, and with it the store {store}; call it before `close` or inside `async with`, or "
+            "open it again"
+        )
+
 
 class StoreFull(StoreUnavailable):
     """The store is out of space and refused a write; nothing acknowledged is lost."""
@@ -158,6 +174,22 @@ class StoreCorrupt(StoreError):
     """The store's file is damaged, or is not a Penstock store."""
 
     code = "store_corrupt"
+
+
+class NamespaceMismatch(StoreError):
+    """The store belongs to another namespace."""
+
+    code = "namespace_mismatch"
+
+
+class UnreadableRecord(PenstockError):
+    """One record of the store cannot be decoded: its bytes are damaged, or another program wrote them."""
+
+    code = "unreadable_record"
+
+    def __init__(self, message: str, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason or message  # why, without the name of the record and what to do
 
 
 class HandlerError(PenstockError):
@@ -337,7 +369,7 @@ class TriggerCancelled(TriggerError):
 
 
 class BadSignature(TriggerError):
-    """A signed trigger was fired without a signature, or with an invalid or old one."""
+    """A signed trigger was fired without a signature, or with one that is invalid, old, used or for another trigger."""
 
     code = "bad_signature"
 

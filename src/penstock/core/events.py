@@ -12,8 +12,11 @@ from .clock import to_iso
 from .errors import PenstockError
 from .ids import event_id
 from .redaction import Redactor
+from .text import shorten
 
+MAX_STREAM_CHARS = 500
 STREAM_TYPES = ("flow", "trigger", "webhook", "entity", "queue", "global")
+UNREADABLE = "schema.unreadable"  # the kind of an event whose body cannot be read
 # Only the engine writes kinds with these prefixes; user code may not emit them.
 RESERVED_PREFIXES = ("flow.", "step.", "job.", "trigger.", "schema.", "buffer.", "schedule.", "state.")
 
@@ -72,8 +75,14 @@ encode_body: Callable[[EventBody], bytes] = _encoder.encode
 
 
 def decode_event(stream: str, seq: int, ms: int, body: bytes) -> Event:
-    """Build an event from its stream, the position the store assigned and the stored body."""
-    return _complete(stream, event_id(ms, seq), ms, _stored.decode(body))
+    """Build an event from its stream, the position the store assigned and the stored body.
+
+    A body that cannot be read becomes an event of the kind UNREADABLE, so that readers of the stream continue."""
+    try:
+        return _complete(stream, event_id(ms, seq), ms, _stored.decode(body))
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as problem:
+        reason = {"error": f"this event cannot be read: {str(problem)[:200]} ({len(body):,} bytes)"}
+        return _complete(stream, event_id(ms, seq), ms, _Stored(UNREADABLE, data=reason))
 
 
 def build_event(stream: str, id: str, body: dict[str, Any]) -> Event:
@@ -140,14 +149,14 @@ class Streams:
 
     def check(self, name: str) -> str:
         """Return the stream name, or raise BadStream with the accepted form."""
-        parts = name.split(":")
+        parts = name.split(":") if isinstance(name, str) and len(name) <= MAX_STREAM_CHARS else []
         if name == self.global_stream or (
             len(parts) == 3 and parts[0] == self.namespace and parts[1] in self._types and parts[2]
         ):
             return name
         raise BadStream(
             f"a stream name must be {self.global_stream} or {self.namespace}:<type>:<id>, where <type> is one of "
-            f"{', '.join(type_ for type_ in self._types if type_ != 'global')}; got {name!r}"
+            f"{', '.join(type_ for type_ in self._types if type_ != 'global')}; got {shorten(name)}"
         )
 
 
@@ -187,16 +196,20 @@ class BadEmit(PenstockError):
     code = "bad_emit"
 
 
+MAX_KIND_CHARS = 256
 _KIND = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def check_kind(kind: str) -> str:
     """Return the kind, or raise BadEmit if it is invalid or reserved for the engine."""
-    if not isinstance(kind, str) or not _KIND.fullmatch(kind) or len(kind) > 256:
-        raise BadEmit(f"an event kind must be dotted words such as 'order.paid', got {kind!r}")
+    if not isinstance(kind, str) or len(kind) > MAX_KIND_CHARS or not _KIND.fullmatch(kind):
+        raise BadEmit(
+            f"an event kind must be dotted words such as 'order.paid', at most {MAX_KIND_CHARS} characters, got "
+            f"{shorten(kind)}"
+        )
     if kind.startswith(RESERVED_PREFIXES):
         raise BadEmit(
-            f"event kind {kind!r} has a prefix reserved for the engine ({', '.join(RESERVED_PREFIXES)}); rename the "
-            "event"
+            f"event kind {shorten(kind)} has a prefix reserved for the engine ({', '.join(RESERVED_PREFIXES)}); "
+            "rename the event"
         )
     return kind

@@ -10,13 +10,15 @@ import os
 import re
 
 from .errors import PenstockError
+from .text import shorten
 
 MAX_ID_CHARS = 200
 MAX_SCHEDULE_ID_CHARS = 160
+MAX_NAME_CHARS = 100
 _ID = re.compile(r"[A-Za-z0-9._-]+")
 # At most 18 digits, so that the sequence of an invented cursor fits every store's 64-bit integers.
 _EVENT_ID = re.compile(r"[0-9]{1,18}-([0-9]{1,18})")
-_STEP_JOB = re.compile(r".+\..+\.[0-9]{1,9}")
+_STEP_NUMBER = re.compile(r"[0-9]{1,9}")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
@@ -28,9 +30,9 @@ class BadId(PenstockError):
 
 def check_id(value: str, what: str = "id", max_chars: int = MAX_ID_CHARS) -> str:
     """Return the id, or raise BadId with the rules for ids."""
-    if not isinstance(value, str) or not _ID.fullmatch(value) or value.isdigit() or len(value) > max_chars:
+    if not isinstance(value, str) or len(value) > max_chars or not _ID.fullmatch(value) or value.isdigit():
         raise BadId(
-            f"invalid {what} {value!r}; use letters, digits, '.', '_' and '-', not digits alone, at most "
+            f"invalid {what} {shorten(value)}; use letters, digits, '.', '_' and '-', not digits alone, at most "
             f"{max_chars} characters"
         )
     return value
@@ -43,9 +45,10 @@ def check_schedule_id(value: str) -> str:
 
 def check_name(value: str, what: str) -> str:
     """Check the name of a queue, flow or step; names become parts of ids and keys."""
-    if not isinstance(value, str) or not _NAME.fullmatch(value) or value.isdigit() or len(value) > 100:
+    if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not _NAME.fullmatch(value) or value.isdigit():
         raise BadId(
-            f"invalid {what} {value!r}; use letters, digits, '.', '_' and '-', not digits alone, at most 100 characters"
+            f"invalid {what} {shorten(value)}; use letters, digits, '.', '_' and '-', not digits alone, at most "
+            f"{MAX_NAME_CHARS} characters"
         )
     return value
 
@@ -59,9 +62,11 @@ def check_namespace(value: str) -> str:
 
 def check_job_id(value: str) -> str:
     """Check the id of a plain job; ids of the form `run.step.1` are reserved for steps."""
-    if isinstance(value, str) and _STEP_JOB.fullmatch(value):
-        raise BadId(f"invalid job id {value!r}; ids that end in .<number> are reserved for steps")
-    return check_id(value, "job id")
+    check_id(value, "job id")
+    step, _, number = value.rpartition(".")
+    if "." in step[1:-1] and _STEP_NUMBER.fullmatch(number):
+        raise BadId(f"invalid job id {shorten(value)}; ids that end in .<number> are reserved for steps")
+    return value
 
 
 def uuid7(now_ms: int) -> str:
@@ -101,5 +106,5 @@ def event_seq(cursor: str) -> int:
     """Return the sequence part of an event id: the position in its stream."""
     found = _EVENT_ID.fullmatch(cursor) if isinstance(cursor, str) else None
     if found is None:
-        raise BadId(f"invalid event id {cursor!r}; an event id looks like 1719667845123-7")
+        raise BadId(f"invalid event id {shorten(cursor)}; an event id looks like 1719667845123-7")
     return int(found[1])

@@ -6,6 +6,7 @@ is indexed under one scalar of its pattern, and an event is looked up under each
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,21 +14,61 @@ import msgspec
 
 from .ids import digest
 
+log = logging.getLogger("penstock.match")
 ANY = "any"
 MAX_LEAVES = 500
+MAX_COMPARISONS = 200_000  # of one match, which runs on the event loop
 _encode = msgspec.json.Encoder().encode
 
 
 def contains(value: Any, pattern: Any) -> bool:
-    """Return whether a value contains a pattern: objects by key, arrays by item, scalars by equality."""
-    if isinstance(pattern, dict):
-        return isinstance(value, dict) and all(
-            key in value and contains(value[key], item) for key, item in pattern.items()
-        )
-    if isinstance(pattern, list):
-        return isinstance(value, list) and all(any(contains(item, wanted) for item in value) for wanted in pattern)
-    # True == 1 in Python, not in JSON.
-    return (type(value) is type(pattern) and value == pattern) or _equal_numbers(value, pattern)
+    """Return whether a value contains a pattern: objects by key, arrays by item, scalars by equality.
+
+    A match that takes more than MAX_COMPARISONS is none: two arrays of objects are compared item by item."""
+    match = _Match()
+    is_contained = match.contains(value, pattern)
+    if match.left < 0:
+        log.warning("no match: more than %d comparisons; use fewer objects in the arrays of a pattern", MAX_COMPARISONS)
+        return False
+    return is_contained
+
+
+class _Match:
+    """One comparison of a value with a pattern, with the number of comparisons that it may still make."""
+
+    def __init__(self) -> None:
+        self.left = MAX_COMPARISONS
+
+    def contains(self, value: Any, pattern: Any) -> bool:
+        self.left -= 1
+        if self.left < 0:
+            return False
+        if isinstance(pattern, dict):
+            return isinstance(value, dict) and all(
+                key in value and self.contains(value[key], item) for key, item in pattern.items()
+            )
+        if isinstance(pattern, list):
+            return isinstance(value, list) and self._contains_items(value, pattern)
+        # True == 1 in Python, not in JSON.
+        return (type(value) is type(pattern) and value == pattern) or _equal_numbers(value, pattern)
+
+    def _contains_items(self, value: list[Any], pattern: list[Any]) -> bool:
+        """Look scalars up in a set, so that only objects and arrays are compared with every item."""
+        self.left -= len(value) + len(pattern)
+        if self.left < 0:
+            return False
+        scalars = {_scalar(item) for item in pattern if isinstance(item, _SCALARS)}
+        if scalars and not scalars <= {_scalar(item) for item in value if isinstance(item, _SCALARS)}:
+            return False
+        others = [wanted for wanted in pattern if not isinstance(wanted, _SCALARS)]
+        return all(any(self.contains(item, wanted) for item in value) for wanted in others)
+
+
+_SCALARS = (str, int, float, bool, type(None))
+
+
+def _scalar(item: Any) -> tuple[bool, Any]:
+    return isinstance(item, bool), item
 
 
 def _equal_numbers(value: Any, pattern: Any) -> bool:

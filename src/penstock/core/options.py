@@ -14,6 +14,7 @@ import msgspec
 from .durations import MAX_DURATION_MS, MAX_DURATION_TEXT, to_ms
 from .errors import BadArgument, BadDuration, DefinitionError, PayloadError
 from .near_match import did_you_mean
+from .text import shorten
 
 MAX_PRIORITY = 2_097_151
 MAX_KEY_CHARS = 200
@@ -26,7 +27,6 @@ DELAY_META = msgspec.Meta(
 _WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a string", Mapping: "a mapping"}
 _STANDARD = re.compile(r"Expected|Invalid enum value|\w+( value)? out of range")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
-_PATH = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
 
 
 class Milliseconds(int):
@@ -42,7 +42,7 @@ class BadPriority(PayloadError):
 def check_priority(value: Any) -> int:
     """Return a job's priority, lower first, or raise BadPriority with the range."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_PRIORITY:
-        raise BadPriority(f"priority must be a whole number from 0 (first) to {MAX_PRIORITY:,}, got {value!r}")
+        raise BadPriority(f"priority must be a whole number from 0 (first) to {MAX_PRIORITY:,}, got {shorten(value)}")
     return value
 
 
@@ -50,8 +50,7 @@ def check_key(value: Any, name: str) -> str:
     """Return a key that groups jobs of a queue, or raise BadArgument with the option's name."""
     if isinstance(value, str) and 0 < len(value) <= MAX_KEY_CHARS and value.isprintable():
         return value
-    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}…"
-    raise BadArgument(f"{name} must be a string of 1 to {MAX_KEY_CHARS} printable characters, got {shown}")
+    raise BadArgument(f"{name} must be a string of 1 to {MAX_KEY_CHARS} printable characters, got {shorten(value)}")
 
 
 def rename_keys(
@@ -67,7 +66,8 @@ def rename_keys(
     Raises DefinitionError for an unknown key, with the nearest known one."""
     if not isinstance(options, Mapping):
         raise DefinitionError(
-            f"{what} must be a mapping with keys such as {', '.join(sorted(known))}; got {options!r}", where=where
+            f"{what} must be a mapping with keys such as {', '.join(sorted(known))}; got {shorten(options)}",
+            where=where,
         )
     renamed: dict[str, Any] = {}
     for key, value in options.items():
@@ -75,7 +75,7 @@ def rename_keys(
         name = (aliases or {}).get(name, name)
         if name not in known:
             hint = did_you_mean(name, {*known, *(aliases or {})}) or f"known keys: {', '.join(sorted(known))}"
-            raise DefinitionError(f"{what} has an unknown key {key!r}; {hint}", where=where)
+            raise DefinitionError(f"{what} has an unknown key {shorten(key)}; {hint}", where=where)
         renamed[name] = value
     return renamed
 
@@ -131,8 +131,9 @@ def _decode(type_: Any, value: Any) -> Any:
 
 def _explain(problem: msgspec.ValidationError, type_: Any, options: Mapping[str, Any], what: str) -> str:
     """Name the option, its value and what to write instead."""
-    found = _PATH.fullmatch(str(problem))
-    text, path = (found[1], found[2]) if found else (str(problem), "")
+    text, _, path = str(problem).removesuffix("`").rpartition(" - at `$")
+    if not text:
+        text, path = path, ""
     name, value, hint = what, options, type_
     for part in re.findall(r"\w+", path.replace("...", "0")):
         if part.isdecimal():  # an item of a list: the whole list is shown
@@ -142,10 +143,10 @@ def _explain(problem: msgspec.ValidationError, type_: Any, options: Mapping[str,
         hint = _struct_in(hint) or hint
         name, value = f"{name}.{field.name}" if name else field.name, value[part]
     if missing := _MISSING.match(text):
-        return f"{name} requires {missing[1]!r}, got {_show(value)}"
+        return f"{name} requires {missing[1]!r}, got {shorten(value, 200)}"
     if not _STANDARD.match(text):
         return f"{name}: {text}"
-    return f"{name} must be {_describe(hint)}, got {_show(value)}"
+    return f"{name} must be {_describe(hint)}, got {shorten(value, 200)}"
 
 
 def _describe(hint: Any) -> str:
@@ -166,13 +167,6 @@ def _describe(hint: Any) -> str:
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return f"a mapping with keys such as {', '.join(_fields_of(hint))}"
     return _WORDS.get(hint, "another value")
-
-
-def _show(value: Any) -> str:
-    try:
-        return repr(value)
-    except ValueError:  # Python formats no number of more than 4300 digits
-        return "a number of thousands of digits"
 
 
 def _to_snake_case(name: str) -> str:

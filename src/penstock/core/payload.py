@@ -16,15 +16,21 @@ from uuid import UUID
 
 import msgspec
 
-from .errors import NotJSON, PayloadTooDeep, PayloadTooLarge
+from .errors import NotJSON, PayloadTooDeep, PayloadTooLarge, UnreadableJob
+from .text import escape_line, has_lone_surrogate, shorten
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_DEPTH = 64
+MAX_KEY_SHOWN = 60
 MAX_INTEGER = 2**53 - 1
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 NULL = b"null"
+Path = str | tuple[Any, Any]
+"""Where a value is: the name of the whole, or the path of the outer value with a key or an index."""
+# What decoding stored values may raise: any program can write to a queue.
+DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 
 
 def pack(value: Any, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> bytes:
@@ -44,6 +50,29 @@ def unpack(data: bytes) -> Any:
     return _decoder.decode(data)
 
 
+def unpack_stored(data: bytes, what: str) -> Any:
+    """Decode stored bytes that any program may have written. Raise UnreadableJob if they are not JSON.
+
+    The error does not quote them: they may hold secrets."""
+    try:
+        return _decoder.decode(data)
+    except DECODE_ERRORS as problem:
+        raise UnreadableJob(f"{what} must be valid JSON, got {describe_stored(data)}: {problem}") from None
+
+
+def show_stored(data: bytes) -> Any:
+    """Return stored bytes decoded, or as text if they are not JSON."""
+    try:
+        return _decoder.decode(data)
+    except DECODE_ERRORS:
+        return data.decode(errors="replace") if isinstance(data, bytes) else str(data)
+
+
+def describe_stored(data: Any) -> str:
+    """Return the type and the size of a stored value."""
+    return f"{len(data):,} bytes" if isinstance(data, bytes) else f"a value of type {type(data).__name__}"
+
+
 def parse_json(text: str | bytes, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> Any:
     """Parse JSON from outside, and refuse what Python's own parser accepts but other languages do not."""
     size = len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else len(text)
@@ -59,7 +88,7 @@ def parse_json(text: str | bytes, what: str = "payload", limit: int = MAX_PAYLOA
     return to_plain(value, what)
 
 
-def to_plain(value: Any, path: str = "payload", depth: int = 0) -> Any:
+def to_plain(value: Any, path: Path = "payload", depth: int = 0) -> Any:
     """Convert a value to dicts, lists, strings, numbers, booleans and None."""
     kind = type(value)
     if kind is str:
@@ -75,15 +104,15 @@ def to_plain(value: Any, path: str = "payload", depth: int = 0) -> Any:
     if kind is dict:
         if depth >= MAX_DEPTH:
             raise _too_deep(path)
-        return {_key(key, path): to_plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        return {_key(key, path): to_plain(item, (path, key), depth + 1) for key, item in value.items()}
     if kind is list or kind is tuple:
         if depth >= MAX_DEPTH:
             raise _too_deep(path)
-        return [to_plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [to_plain(item, (path, index), depth + 1) for index, item in enumerate(value)]
     return _other(value, path, depth)
 
 
-def _other(value: Any, path: str, depth: int) -> Any:
+def _other(value: Any, path: Path, depth: int) -> Any:
     if isinstance(value, type):
         raise _no_json_form(value, path)
     if isinstance(value, msgspec.Struct):
@@ -115,49 +144,61 @@ def _other(value: Any, path: str, depth: int) -> Any:
     raise _no_json_form(value, path)
 
 
-def _dump(model: Any, path: str) -> Any:
+def _dump(model: Any, path: Path) -> Any:
     try:
         return model.model_dump(mode="json", by_alias=True)
     except ValueError as problem:  # pydantic raises a subclass of it
-        raise NotJSON(f"{path} is a {type(model).__name__}, which cannot be converted to JSON: {problem}") from None
+        kind = type(model).__name__
+        raise NotJSON(f"{_show(path)} is of type {kind}, which cannot be converted to JSON: {problem}") from None
 
 
-def _no_json_form(value: Any, path: str) -> NotJSON:
+def _no_json_form(value: Any, path: Path) -> NotJSON:
     return NotJSON(
-        f"{path} is a {type(value).__name__}, which cannot be converted to JSON; use dicts, lists, strings, "
-        "numbers, booleans, None, dataclasses or models"
+        f"{_show(path)} is of type {type(value).__name__}, which cannot be converted to JSON; use dicts, lists, "
+        "strings, numbers, booleans, None, dataclasses or models"
     )
 
 
-def _too_deep(path: str) -> PayloadTooDeep:
-    return PayloadTooDeep(f"{path} is nested deeper than {MAX_DEPTH} levels; flatten it")
+def _too_deep(path: Path) -> PayloadTooDeep:
+    return PayloadTooDeep(f"{_show(path)} is nested deeper than {MAX_DEPTH} levels; flatten it")
 
 
-def _key(key: Any, path: str) -> str:
+def _key(key: Any, path: Path) -> str:
     if not isinstance(key, str):
-        raise NotJSON(f"{path} has the key {key!r} of type {type(key).__name__}; JSON keys must be strings")
+        raise NotJSON(
+            f"{_show(path)} has the key {shorten(key)} of type {type(key).__name__}; JSON keys must be strings"
+        )
     if not key.isascii():
         _check_text(key, path)
     return key
 
 
-def _integer(value: int, path: str) -> int:
+def _integer(value: int, path: Path) -> int:
     if -MAX_INTEGER <= value <= MAX_INTEGER:
         return value
-    raise NotJSON(f"{path} is {value}, beyond 2^53 - 1, which JavaScript cannot represent; pass it as a string")
+    raise NotJSON(
+        f"{_show(path)} is {shorten(value)}, beyond 2^53 - 1, which JavaScript cannot represent; pass it as a string"
+    )
 
 
-def _number(value: float, path: str) -> float:
+def _number(value: float, path: Path) -> float:
     if value - value == 0.0:  # false for NaN and for both infinities
         return value
-    raise NotJSON(f"{path} is {value}, which JSON cannot represent; pass None or a string")
+    raise NotJSON(f"{_show(path)} is {value}, which JSON cannot represent; pass None or a string")
 
 
-def _check_text(value: str, path: str) -> None:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise NotJSON(f"{path} contains a lone surrogate, which is not valid text: {value!r}") from None
+def _check_text(value: str, path: Path) -> None:
+    if has_lone_surrogate(value):
+        raise NotJSON(f"{_show(path)} contains a lone surrogate, which is not valid text: {shorten(value)}")
+
+
+def _show(path: Path) -> str:
+    """Return a path for a message, such as `payload.order.items[3]`. It is only built for an error."""
+    if isinstance(path, str):
+        return path
+    outer, key = path
+    shown = f"[{key}]" if isinstance(key, int) else f".{key if len(key) <= MAX_KEY_SHOWN else shorten(key)}"
+    return f"{_show(outer)}{escape_line(shown)}"
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -166,7 +207,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {key!r} occurs twice in one object")
+                raise ValueError(f"the key {shorten(key)} occurs twice in one object")
             seen.add(key)
     return out
 

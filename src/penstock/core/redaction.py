@@ -20,10 +20,12 @@ _TEXT = re.compile(
     r"|(?P<userinfo>\b(?i:[a-z][a-z0-9+.-]{0,30})://"
     r"(?:[^\s/:@]{0,200}:(?=[^\s/]{1,500}@)|(?=[^\s/:@]{20,500}@)))[^\s/]{1,500}(?=@)"
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
-    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
-    r"|\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]{8,}){1,4}",
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
     re.DOTALL,
 )
+# Words joined by dots, each read once: a JSON Web Token, if the first one contains its start.
+_DOTTED = re.compile(r"(?<![A-Za-z0-9_-])([A-Za-z0-9_-]{11,}+)(?:\.[A-Za-z0-9_-]{8,}+){1,4}")
+_TOKEN_START = re.compile(r"\beyJ(?=[A-Za-z0-9_-]{8})")
 # After the name of a secret: a separator, then the value, quoted or up to the end of the word.
 _VALUE = (
     r"[\w-]{0,40}\\?[\"']?\s{0,8}[=:]\s{0,8})"
@@ -79,6 +81,8 @@ class Redactor:
         if self._is_off:
             return text
         text = _TEXT.sub(_hide, text)
+        if "eyJ" in text:
+            text = _DOTTED.sub(_hide_token, text)
         if self._assignment is None:
             return text
         return self._assignment.sub(_hide_value, _HEADER.sub(self._hide_header, text))
@@ -99,6 +103,11 @@ class Redactor:
 
 def _hide(found: re.Match[str]) -> str:
     return f"{found['bearer'] or found['userinfo'] or ''}{REDACTED}"
+
+
+def _hide_token(found: re.Match[str]) -> str:
+    start = _TOKEN_START.search(found[1])
+    return f"{found[1][: start.start()]}{REDACTED}" if start is not None else found[0]
 
 
 def _hide_value(found: re.Match[str]) -> str:

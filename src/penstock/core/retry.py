@@ -12,6 +12,8 @@ from msgspec import Meta
 from .durations import MAX_DURATION_MS, to_ms
 from .errors import DefinitionError, Permanent, Retry, SchemaViolation
 from .options import DELAY_META, read_options
+from .payload import MAX_INTEGER
+from .text import shorten
 
 BackoffType = Literal["fixed", "exponential"]
 _ERRORS = Meta(description="a list of error class names or codes, such as ['ValueError']")
@@ -45,7 +47,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
         on_fail: What happens after the last failure: `"dlq"` makes a dead letter, `"drop"` does not.
     """
 
-    attempts: Annotated[int, Meta(ge=1, description="a whole number of at least 1 (the first try counts)")] = 1
+    attempts: Annotated[
+        int, Meta(ge=1, le=MAX_INTEGER, description="a whole number of at least 1 (the first try counts)")
+    ] = 1
     backoff: Backoff = Backoff()
     retriable_errors: Annotated[tuple[str, ...], _ERRORS] = ()
     on_fail: Literal["dlq", "drop"] = "dlq"
@@ -56,12 +60,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
         if value is None:
             return cls()
         if type(value) is int:
-            if value >= 1:
+            if 1 <= value <= MAX_INTEGER:
                 return cls(value)
             value = {"attempts": value}
         if not isinstance(value, RetryPolicy | Mapping):
             raise DefinitionError(
-                f"retry must be a number of attempts or a policy with attempts and backoff, got {value!r}"
+                f"retry must be a number of attempts or a policy with attempts and backoff, got {shorten(value)}"
             )
         if isinstance(value, Mapping):
             # The specs' onFail "retry" has no meaning of its own: `attempts` is the number of tries.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
 from typing import Any
 
@@ -17,7 +17,8 @@ import msgspec
 import msgspec.inspect
 
 from .errors import DefinitionError, SchemaViolation
-from .near_match import did_you_mean
+from .near_match import did_you_mean, near_matches
+from .text import shorten
 
 UnknownFields = typing.Literal["refuse", "ignore"]
 """What happens to a field of an input that its dataclass does not have."""
@@ -39,7 +40,7 @@ def make_validator(schema: Any, what: str, *, unknown_fields: UnknownFields = "r
         return _msgspec(schema, what, unknown_fields)
     raise DefinitionError(
         "a schema must be a JSON schema (dict), a pydantic model, a msgspec Struct, a dataclass or a TypedDict, "
-        f"got {schema!r}"
+        f"got {shorten(schema)}"
     )
 
 
@@ -67,6 +68,24 @@ def to_json_schema(schema: Any) -> dict[str, Any] | None:
         return None
 
 
+def example_text(schema: Any) -> str:
+    """Return JSON that shows the shape of a JSON schema: `{"ok": true}`, with `…` for text."""
+    return msgspec.json.encode(_example(schema if isinstance(schema, dict) else {})).decode()
+
+
+def _example(schema: dict[str, Any]) -> Any:
+    if "const" in schema or schema.get("enum"):
+        return schema.get("const", (schema.get("enum") or [None])[0])
+    types = schema.get("type")
+    kind = types[0] if isinstance(types, list) and types else types
+    properties = schema.get("properties")
+    if kind == "object" or isinstance(properties, dict):
+        known = properties if isinstance(properties, dict) else {}
+        names = schema.get("required") or list(known)
+        return {name: _example(known[name] if isinstance(known.get(name), dict) else {}) for name in names}
+    return {"boolean": True, "integer": 0, "number": 0, "null": None, "array": []}.get(str(kind), "…")
+
+
 def _json_schema(schema: dict[str, Any], what: str) -> Validator:
     import fastjsonschema  # importing it takes 30 ms: only when it is used
 
@@ -79,11 +98,18 @@ def _json_schema(schema: dict[str, Any], what: str) -> Validator:
         try:
             validate(value)
         except fastjsonschema.JsonSchemaValueException as problem:
-            path = ".".join(str(part) for part in problem.path)
-            raise SchemaViolation(f"{what} does not match its schema at {path}: {problem.message}") from None
+            found = problem.value if problem.rule == "required" and isinstance(problem.value, dict) else {}
+            missing = [name for name in problem.rule_definition if name not in found] if found else []
+            hint = _hint_at_misspelt(missing, found, (problem.definition or {}).get("properties", ()))
+            raise SchemaViolation(f"{what} does not match its schema: {_name_value(problem.message)}{hint}") from None
         return value
 
     return check
+
+
+def _name_value(message: str) -> str:
+    """Return a message of fastjsonschema, which calls the whole value `data` and a field `data.name`."""
+    return message.removeprefix("data.") if message.startswith("data.") else message.replace("data", "the value", 1)
 
 
 def _pydantic(model: Any, what: str) -> Validator:
@@ -94,10 +120,24 @@ def _pydantic(model: Any, what: str) -> Validator:
             errors = getattr(problem, "errors", None)
             detail = str(problem)
             if errors is not None:
-                detail = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'value'}: {e['msg']}" for e in errors())
+                detail = "; ".join(
+                    f"field {'.'.join(map(str, e['loc']))!r}: {_describe(e, model)}"
+                    if e["loc"]
+                    else _describe(e, model)
+                    for e in errors()
+                )
             raise SchemaViolation(f"{what} does not match {model.__name__}: {detail}") from None
 
     return check
+
+
+def _describe(error: Mapping[str, Any], model: Any) -> str:
+    """Return the message of a pydantic error, with a hint at a misspelt field."""
+    place, found = error["loc"], error.get("input")
+    if error.get("type") != "missing" or not place or not isinstance(found, dict):
+        return str(error["msg"])
+    known = model.model_fields if len(place) == 1 else ()
+    return str(error["msg"]) + _hint_at_misspelt([str(place[-1])], found, known)
 
 
 def _msgspec(type_: Any, what: str, unknown_fields: UnknownFields) -> Validator:
@@ -112,7 +152,8 @@ def _msgspec(type_: Any, what: str, unknown_fields: UnknownFields) -> Validator:
         try:
             converted = msgspec.convert(value, type_, strict=True)
         except msgspec.ValidationError as problem:
-            raise SchemaViolation(f"{what} does not match {name}: {problem}") from None
+            hint = _find_misspelt(value, msgspec.inspect.type_info(type_)) if "missing required" in str(problem) else ""
+            raise SchemaViolation(f"{what} does not match {name}: {problem}{hint}") from None
         if info is not None:
             _check_fields(value, info, what)
         return converted
@@ -140,8 +181,36 @@ def _check_fields(value: Any, info: msgspec.inspect.Type, what: str, path: tuple
                 _check_fields(value, one, what, path)
 
 
+def _find_misspelt(value: Any, info: msgspec.inspect.Type) -> str:
+    """Return a hint at the first field of an object that is most likely a misspelt required one."""
+    match info:
+        case (
+            msgspec.inspect.DataclassType(fields=fields)
+            | msgspec.inspect.StructType(fields=fields)
+            | msgspec.inspect.TypedDictType(fields=fields)
+        ) if isinstance(value, dict):
+            known = {field.encode_name: field.type for field in fields}
+            missing = [field.encode_name for field in fields if field.required and field.encode_name not in value]
+            inner = (_find_misspelt(value[name], type_) for name, type_ in known.items() if name in value)
+            return _hint_at_misspelt(missing, value, known) or next(filter(None, inner), "")
+        case msgspec.inspect.ListType(item_type=item) | msgspec.inspect.VarTupleType(item_type=item):
+            return (
+                next(filter(None, (_find_misspelt(one, item) for one in value)), "") if isinstance(value, list) else ""
+            )
+        case msgspec.inspect.UnionType(types=types):
+            return next(filter(None, (_find_misspelt(value, one) for one in types)), "")
+    return ""
+
+
+def _hint_at_misspelt(missing: Iterable[str], found: Iterable[str], known: Iterable[str]) -> str:
+    """Return "; got 'langg', did you mean 'lang'?" for a missing field that another one is near to."""
+    unknown = [name for name in found if isinstance(name, str) and name not in known]
+    pairs = ((near[0], name) for name in missing if (near := near_matches(name, unknown)))
+    return next((f"; got {got!r}, did you mean {name!r}?" for got, name in pairs), "")
+
+
 def _describe_unknown(key: str, known: Iterable[str], what: str, path: tuple[str, ...]) -> str:
     names = list(known)
     hint = did_you_mean(key, names) or f"known fields: {', '.join(names) or 'none'}"
     place = f" at {'.'.join(path)}" if path else ""
-    return f"{what} has an unknown field {key!r}{place}; {hint} (unknown_fields='ignore' accepts it)"
+    return f"{what} has an unknown field {key!r}{place}; {hint} (unknown_fields='ignore' accepts unknown fields)"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 from ..core.errors import AttemptTimeout, BadArgument, CallFailed, ReplayError
 from ..core.payload import unpack
 from ..core.retry import RetryPolicy
+from ..core.text import shorten
 from ..core.tracebacks import describe_error
 from .journal import JournalCall, JournalEntry
 
@@ -163,10 +164,12 @@ class RunCall(DurableCall[Any]):
             async with asyncio.timeout(self._timeout_s) as limit:
                 value = self._fn()
                 return await value if inspect.isawaitable(value) else value
-        except TimeoutError:
+        except TimeoutError as late:
             if not limit.expired():
                 raise
-            raise AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout_s:g} s") from None
+            problem = AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout_s:g} s")
+            # Its cause is the cancellation, whose traceback ends where the function was.
+            raise problem.with_traceback(getattr(late.__cause__, "__traceback__", None)) from None
 
 
 def call_failed(name: str, failures: int, problem: Exception) -> CallFailed:
@@ -236,5 +239,4 @@ def _show(value: object) -> str:
     if inspect.iscoroutine(value):
         return f"{value.__name__}(…)"
     name = getattr(value, "__name__", None) if callable(value) else None
-    shown = name if isinstance(name, str) else repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:60]}…"
+    return name if isinstance(name, str) else shorten(value)

@@ -7,11 +7,13 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
 
 from ..core.durations import Duration, ms_to_duration, to_ms
-from ..core.errors import AwaitTimeout, BadDuration, DefinitionError
+from ..core.errors import AwaitTimeout, BadArgument, BadDuration, DefinitionError, SettingError
 from ..core.events import BadEmit, Event, check_kind
 from ..core.options import rename_keys
 from ..core.payload import pack, unpack
+from ..core.text import shorten
 from .session import DurableSession
+from .signed_calls import SignedId, check_signed
 from .waits import TriggerType
 
 AwaitType = Literal["time", "event", "trigger"]
@@ -31,6 +33,8 @@ class Await:
         name: Name of the durable call.
         schema: JSON schema the data of a trigger must match.
         signed: Environment variable with the secret that callers sign a trigger's data with.
+        signed_id: Which id a signed call must have: `trigger`, the id of the trigger, or `any`, for senders that choose
+            their ids.
         announce: Called once with the trigger (its `id`, `token` and `url`) and the input, to send the URL to someone.
         delay: How long to wait, or a function of the handler's result that returns it.
         timeout: Fail with AwaitTimeout after this duration, or continue with `on_timeout`.
@@ -45,6 +49,7 @@ class Await:
     name: str | None = None
     schema: Mapping[str, Any] | None = None
     signed: str | None = None
+    signed_id: SignedId = "trigger"
     announce: Callable[..., Any] | None = None
     delay: Duration | Callable[[Any], Duration] | None = None
     timeout: Duration | None = None
@@ -52,7 +57,9 @@ class Await:
 
     def __post_init__(self) -> None:
         if self.type not in ("time", "event", "trigger"):
-            raise DefinitionError(f"the type of an await must be 'time', 'event' or 'trigger', got {self.type!r}")
+            raise DefinitionError(
+                f"the type of an await must be 'time', 'event' or 'trigger', got {shorten(self.type)}"
+            )
         if self.type == "event":
             try:
                 check_kind(self.event or "")
@@ -66,8 +73,14 @@ class Await:
             raise DefinitionError("an `await` of type 'time' cannot have a timeout; its delay is the whole wait")
         if self.announce is not None and self.type != "trigger":
             raise DefinitionError(f"the option announce requires an `await` of type 'trigger', got type {self.type!r}")
+        if self.signed is not None and self.type != "trigger":
+            raise DefinitionError(f"the option signed requires an `await` of type 'trigger', got type {self.type!r}")
+        try:
+            check_signed(self.signed, self.signed_id)
+        except (BadArgument, SettingError) as problem:
+            raise DefinitionError(f"an `await` of type 'trigger': {problem}") from None
         if self.on_timeout is not None and self.timeout is None:
-            raise DefinitionError(f"onTimeout={self.on_timeout!r} requires a timeout")
+            raise DefinitionError(f"onTimeout={shorten(self.on_timeout)} requires a timeout")
         for name, value in (("timeout", self.timeout), ("delay", None if callable(self.delay) else self.delay)):
             try:
                 to_ms(value if value is not None else 0)
@@ -101,15 +114,15 @@ def read_await(value: Await | Mapping[str, Any] | None, option: str = "wait") ->
         return value
     if not isinstance(value, Mapping):
         raise DefinitionError(
-            f'{option} must be a mapping with a type of time, event or trigger, such as {{"type": "time", '
-            f'"delay": "1h"}}, got {value!r}'
+            f'`{option}` must be a mapping whose `type` is time, event or trigger, such as {{"type": "time", '
+            f'"delay": "1h"}}, got {shorten(value)}'
         )
     options = rename_keys(value, _KEYS, option, aliases=_ALIASES)
     for name in ("delay", "timeout"):
         ms = options.pop(f"{name}_ms", None)
         if ms is not None:
             if isinstance(ms, bool) or not isinstance(ms, int | float):
-                raise DefinitionError(f"{option}.{name}_ms must be a number of milliseconds, got {ms!r}")
+                raise DefinitionError(f"{option}.{name}_ms must be a number of milliseconds, got {shorten(ms)}")
             options[name] = ms_to_duration(ms)
     return Await(**{"type": "event" if "event" in options else "", **options})
 
@@ -144,7 +157,12 @@ async def wait_before(wait: Await, value: Any, attempt: EmittingAttempt) -> Any:
         if wait.type == "event":
             return await _wait_for_event(wait, value, session)
         trigger = await session.waits.trigger(
-            wait.name or "await", type=wait.trigger, timeout=wait.timeout, schema=wait.schema, signed=wait.signed
+            wait.name or "await",
+            type=wait.trigger,
+            timeout=wait.timeout,
+            schema=wait.schema,
+            signed=wait.signed,
+            signed_id=wait.signed_id,
         )
         if wait.announce is not None:
             await session.calls.run("await announce", wait.announce, (trigger, value), {}, None, None)

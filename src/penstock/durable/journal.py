@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
-from ..core.errors import DuplicateName, HistoryLimit, NonDeterminism, ReplayError
+from ..core.errors import DuplicateName, HistoryLimit, NonDeterminism, ReplayError, UnreadableRecord
 from ..core.payload import pack
+from ..core.stored import describe_problem
 from ..ports.unit import Memo, NewEvent, NewJob, WaitChange
 
 MAX_CALLS = 10_000
@@ -76,6 +77,7 @@ class JournalCall(msgspec.Struct, frozen=True):
 
 _decode_entry = msgspec.json.Decoder(JournalEntry).decode
 _decode_effects = msgspec.json.Decoder(EffectCounts).decode
+REPLAY_HINT = "restore it from a backup, or start the work again: `penstock runs replay RUN`"
 encode = msgspec.json.Encoder().encode
 
 
@@ -105,12 +107,21 @@ class Journal:
     def _load(self, memos: dict[str, bytes]) -> None:
         for name, value in memos.items():
             self._size += len(value)
-            if name.startswith(EFFECTS):
-                effects = _decode_effects(value)
-                if effects.total >= self.recorded_effects.total:  # none of them ever gets less
-                    self.recorded_effects = effects
-            elif "#" in name and not name.startswith(("patch:", "~")) and not name.endswith(RESULT):
-                self.entries[name] = _decode_entry(value)
+            try:
+                self._load_one(name, value)
+            except Exception as problem:
+                reason = describe_problem(problem, value)
+                raise UnreadableRecord(
+                    f"{self.about}: its record {name!r} cannot be read: {reason}; {REPLAY_HINT}"
+                ) from None
+
+    def _load_one(self, name: str, value: bytes) -> None:
+        if name.startswith(EFFECTS):
+            effects = _decode_effects(value)
+            if effects.total >= self.recorded_effects.total:  # none of them ever gets less
+                self.recorded_effects = effects
+        elif "#" in name and not name.startswith(("patch:", "~")) and not name.endswith(RESULT):
+            self.entries[name] = _decode_entry(value)
 
     @property
     def is_replaying(self) -> bool:
@@ -141,8 +152,8 @@ class Journal:
         if entry.kind != kind:
             raise self.make_error(
                 NonDeterminism,
-                f"{key} was recorded as a {entry.kind} but is now a {kind}. Use a new name for the new call, so "
-                "that runs in progress keep what they recorded",
+                f"the durable call {key} was recorded as {_call(entry.kind)}, and the code now makes it with "
+                f"{_call(kind)}. Give the new call another name, so that runs in progress keep what they recorded",
             )
         if entry.ord < self.position:
             raise self.make_error(
@@ -272,3 +283,10 @@ def _find_call_site() -> tuple[str, int]:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE_DIR):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
+
+
+def _call(kind: str) -> str:
+    """Return how the code makes a call of this kind."""
+    return {"run": "ctx.run", "time": "ctx.wait.time", "event": "ctx.wait.event", FIRED: "the wait for a trigger"}.get(
+        kind, f"a {kind}"
+    )

@@ -151,11 +151,9 @@ class DurableSession:
         work = self._work
         return WaitBody(key, self.now_ms, work.step, work.n, work.shown_correlation)
 
-    def add_step_event(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
+    def add_step_event(self, kind: str, data: dict[str, Any], **meta: Any) -> None:
         work = self._work
-        meta: dict[str, Any] = {"attempt": work.claim.attempt}
-        if trigger is not None:
-            meta["triggerId"] = trigger
+        meta = {"attempt": work.claim.attempt, **meta}
         event = build_step_event(work.bodies, kind, self.run, work.step, work.n, work.shown_correlation, data, meta)
         self.journal.writes.events.append(event)
 

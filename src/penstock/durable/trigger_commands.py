@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import os
 from typing import Any
 
 import msgspec
@@ -21,21 +20,14 @@ from ..core.errors import (
 )
 from ..core.payload import pack, unpack
 from ..core.schemas import make_validator
-from ..core.signatures import verify
+from ..core.signatures import Signature
+from ..core.text import shorten
 from ..ports.store import WaitRow
-from ..ports.unit import Committed, Memo, NewWait, Unit
+from ..ports.unit import Committed, Memo, NewWait, Refused, StateWrite, Unit
 from .journal import encode
-from .triggers import hash_token, new_secret, token_memo
-from .wait_records import TRIGGER, WaitBody, WaitResult, build_trigger_event, decode_body, resolve_wait
-
-
-class Signature(msgspec.Struct, frozen=True):
-    """The signature of a call, in the form of Standard Webhooks."""
-
-    id: str
-    timestamp: int  # seconds since the epoch
-    value: str  # `v1,<base64>`, several separated by spaces
-    body: bytes | None = None  # the signed bytes as received; None: the JSON of the data
+from .signed_calls import read_signed_call, sign_call
+from .triggers import hash_token, is_trigger_id, new_secret, token_memo
+from .wait_records import TRIGGER, WaitBody, WaitResult, build_trigger_event, read_body, resolve_wait
 
 
 class TriggerCommands:
@@ -52,16 +44,25 @@ class TriggerCommands:
         """Fire a trigger and return the id of the run that resumes."""
         row, body = await self._find(token)
         self._check_state(row)
-        self._check_signature(body, data, signature)
-        return await self.resolve(row, body, data)
+        if body.signed is not None and signature is None:
+            raise BadSignature(
+                f"trigger {body.name!r} accepts only signed calls; pass signature=Signature.from_headers(headers, "
+                f"body), or run `penstock fire --sign` where {body.signed} is set"
+            )
+        return await self.resolve(row, body, data, signature)
+
+    async def sign(self, token: str, data: Any) -> Signature:
+        """Sign a call of a trigger with the secret that this process has."""
+        row, body = await self._find(token)
+        return sign_call(row.id, body, data, self._clock.now_ms())
 
     async def issue_token(self, id: str) -> str:
         """Return a new token for a pending trigger. Its other tokens stay valid until the first one is used."""
-        row = await self._store.wait_row(id)
+        row = await self._store.wait_row(id) if is_trigger_id(id) else None
         if row is None or row.kind != TRIGGER:
-            raise UnknownTrigger(f"no trigger with id {id!r}; run `penstock waits` to see the pending triggers")
+            raise UnknownTrigger(f"no trigger with id {id[:60]!r}; run `penstock waits` to see the pending triggers")
         self._check_state(row)
-        secret, body = new_secret(), decode_body(row.body)
+        secret, body = new_secret(), read_body(row)
         body.tokens.append(hash_token(secret))
         memo = Memo(row.scope, token_memo(body.key, secret), encode(hash_token(secret)))
         wait = NewWait(row.id, row.run, row.scope, TRIGGER, encode(body), row.due, row.job)
@@ -71,8 +72,27 @@ class TriggerCommands:
             raise TriggerUsed(f"trigger {row.id} was just fired by another call")
         return f"{row.id}.{secret}"
 
-    async def resolve(self, row: WaitRow, body: WaitBody, data: Any) -> str:
-        """Fire a trigger without a token, and return the id of the run that resumes."""
+    async def resolve(self, row: WaitRow, body: WaitBody, data: Any, signature: Signature | None = None) -> str:
+        """Fire a trigger without a token, and return the id of the run that resumes. Verify the signature, if any."""
+        used: list[StateWrite] = []
+        if signature is not None:
+            data, write = read_signed_call(row.id, body, data, signature, self._clock.now_ms())
+            used.append(write)
+        unit = self._build_unit(row, body, data)
+        unit.state = used
+        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
+        if not isinstance(receipt, Committed):
+            now = await self._store.wait_row(row.id)
+            self._check_state(now if now is not None else row)
+            if signature is not None and isinstance(receipt, Refused) and receipt.why == "state":
+                raise BadSignature(
+                    f"a call with the signed id {signature.id!r} was already accepted; sign every call with an id of "
+                    "its own"
+                )
+            raise TriggerUsed(f"trigger {row.id} was just fired by another call")
+        return row.run
+
+    def _build_unit(self, row: WaitRow, body: WaitBody, data: Any) -> Unit:
         packed = pack(data, "the data of a trigger")
         if body.schema is not None:
             make_validator(body.schema, f"the data of trigger {body.name!r}")(unpack(packed))
@@ -81,25 +101,20 @@ class TriggerCommands:
         event_data = {"type": body.type, "payload": msgspec.Raw(packed)}
         fired = build_trigger_event(self._bodies, "trigger.fired", row.id, row.run, body, event_data)
         unit.events.insert(0, fired)
-        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
-        if not isinstance(receipt, Committed):
-            now = await self._store.wait_row(row.id)
-            self._check_state(now if now is not None else row)
-            raise TriggerUsed(f"trigger {row.id} was just fired by another call")
-        return row.run
+        return unit
 
     async def _find(self, token: str) -> tuple[WaitRow, WaitBody]:
         if not isinstance(token, str):
-            raise BadArgument(f"token must be the token of a trigger or its URL, got {token!r}")
+            raise BadArgument(f"token must be the token of a trigger or its URL, got {shorten(token)}")
         id, _, secret = token.rpartition("/")[2].partition(".")
-        row = await self._store.wait_row(id) if secret else None
-        if row is not None and row.kind == TRIGGER:
-            body = decode_body(row.body)
+        row = await self._store.wait_row(id) if is_trigger_id(id) else None
+        if row is not None and row.kind == TRIGGER and secret.isascii():
+            body = read_body(row)
             hashed = hash_token(secret)
             # Compare with every token, so that the time it takes reveals nothing.
             if any([hmac.compare_digest(hashed, known) for known in body.tokens]):  # noqa: C419
                 return row, body
-        if not secret and (await self._store.wait_row(id)) is not None:
+        if row is not None and not secret:
             raise UnknownTrigger(
                 f"{id!r} is the id of a trigger, not its token; `penstock waits token {id}` creates a token for it"
             )
@@ -109,7 +124,7 @@ class TriggerCommands:
 
     def _check_state(self, row: WaitRow) -> None:
         problems: dict[str, TriggerError] = {
-            "resolved": TriggerUsed(f"trigger {row.id} was already fired; a token works only once"),
+            "resolved": TriggerUsed(f"trigger {row.id} was already fired; a trigger can be fired once"),
             "expired": TriggerExpired(f"trigger {row.id} has expired; the step continued without it"),
             "cancelled": TriggerCancelled(f"trigger {row.id} was cancelled; the step or the run has ended"),
         }
@@ -117,17 +132,3 @@ class TriggerCommands:
             raise problems[row.state]
         if row.due is not None and row.due <= self._clock.now_ms():
             raise problems["expired"]
-
-    def _check_signature(self, body: WaitBody, data: Any, signature: Signature | None) -> None:
-        if body.signed is None:
-            return
-        secret = os.environ.get(body.signed)
-        if not secret:
-            raise TriggerError(
-                f"trigger {body.name!r} is signed with the secret in {body.signed}, which is not set in this "
-                "process; set that environment variable where triggers are fired"
-            )
-        if signature is None:
-            raise BadSignature(f"trigger {body.name!r} accepts only signed calls; send id, timestamp and signature")
-        sent = signature.body if signature.body is not None else pack(data)
-        verify(secret, signature.id, signature.timestamp, sent, signature.value, self._clock.now_ms() // 1000)

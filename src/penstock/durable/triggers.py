@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Generator
 from typing import Any
@@ -20,9 +21,11 @@ from .wait_records import (
     decode_result,
     expire_wait,
     timeout_error,
-    timeout_field,
+    timeout_fields,
     wait_id,
 )
+
+_ID = re.compile(r"t-[0-9a-f]{32}")
 
 
 class Trigger:
@@ -76,7 +79,7 @@ class Trigger:
         self._started = {"at": now, "due": due, "id": self.id}
         self._calls.record(self._call, self._started)
         self._token = self._issue_token()
-        data = {"type": self._body.type, "name": self.name, **timeout_field(self._timeout_ms)}
+        data = {"type": self._body.type, "name": self.name, **timeout_fields(self._timeout_ms, self._due)}
         self._session.add_trigger_event("trigger.registered", self.id, data)
         await self._calls.flush()
 
@@ -120,7 +123,9 @@ class Trigger:
     def _suspend(self) -> None:
         self._journal.writes.waits.append(self._new_wait())
         data = {"wait": self._call.key, "triggerId": self.id, "triggerType": self._body.type, "name": self.name}
-        self._session.add_step_event("step.await.trigger", {**data, **timeout_field(self._timeout_ms)}, self.id)
+        self._session.add_step_event(
+            "step.await.trigger", {**data, **timeout_fields(self._timeout_ms, self._due)}, triggerId=self.id
+        )
 
 
 class TriggerWait(WaitCall[Any]):
@@ -197,6 +202,11 @@ def trigger_url(public_url: str, token: str) -> str:
 def token_memo(key: str, secret: str = "") -> str:
     """Return the name of the memo that holds a token's hash; without a secret, the prefix of all of a trigger's."""
     return f"~token:{key}:{hash_token(secret)[:16] if secret else ''}"
+
+
+def is_trigger_id(id: Any) -> bool:
+    """Return whether the id has the form of a trigger's: anything else is no key for a store to look up."""
+    return isinstance(id, str) and _ID.fullmatch(id) is not None
 
 
 def hash_token(secret: str) -> str:

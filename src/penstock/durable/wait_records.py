@@ -7,14 +7,16 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ..core.clock import to_iso
 from ..core.durations import format_ms
 from ..core.errors import AwaitTimeout
 from ..core.events import EventBodies, EventBody
 from ..core.ids import digest
+from ..core.stored import read_stored
 from ..ports.store import WaitRow
 from ..ports.unit import Memo, NewEvent, NewJob, NewWait, SettleWait, Unit, WaitChange
 from .call_recorder import CallSession
-from .journal import RESULT, encode
+from .journal import REPLAY_HINT, RESULT, encode
 
 TIME, EVENT, TRIGGER = "time", "event", "trigger"
 RUN_ID_TIME_CHARS = 13  # the characters of a UUIDv7 that hold its time
@@ -36,6 +38,7 @@ class WaitBody(msgspec.Struct, omit_defaults=True, rename="camel"):
     tokens: list[str] = []  # hashes
     schema: Any = None
     signed: str | None = None
+    signed_id: str = "trigger"
 
 
 class WaitResult(msgspec.Struct, omit_defaults=True):
@@ -48,7 +51,18 @@ class WaitResult(msgspec.Struct, omit_defaults=True):
 
 
 decode_body = msgspec.json.Decoder(WaitBody).decode
-decode_result = msgspec.json.Decoder(WaitResult).decode
+_decode_result = msgspec.json.Decoder(WaitResult).decode
+
+
+def read_body(row: WaitRow) -> WaitBody:
+    """Decode the body of a wait. Raise UnreadableRecord if it is damaged."""
+    what, hint = f"wait {row.id!r} of run {row.run!r}", f"cancel the run: `penstock runs cancel {row.run}`"
+    return read_stored(decode_body, row.body, what, hint)
+
+
+def decode_result(data: bytes) -> WaitResult:
+    """Decode how a wait ended. Raise UnreadableRecord if it is damaged."""
+    return read_stored(_decode_result, data, "the recorded result of a wait", REPLAY_HINT)
 
 
 class WaitSession(CallSession, Protocol):
@@ -64,7 +78,7 @@ class WaitSession(CallSession, Protocol):
         """Build a wait's body with what the attempt knows."""
         ...
 
-    def add_step_event(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
+    def add_step_event(self, kind: str, data: dict[str, Any], **meta: Any) -> None:
         """Append an event of the step with the next commit."""
         ...
 
@@ -127,7 +141,7 @@ async def expire_wait(
     now, is_trigger = session.now_ms, wait.kind == TRIGGER
     record_result(WaitResult(now, timeout=True))
     data = {"wait": decode_body(wait.body).key, "awaitType": wait.kind, "duration": now - started}
-    session.add_step_event("step.await.timeout", data, wait.id if is_trigger else None)
+    session.add_step_event("step.await.timeout", data, **({"triggerId": wait.id} if is_trigger else {}))
     if is_trigger:
         session.add_trigger_event("trigger.timeout", wait.id, {"duration": now - started})
     # Register it again first: it may never have been registered, or the run may have ended and been retried since,
@@ -141,9 +155,9 @@ def timeout_error(name: str, started: Mapping[str, Any] | None) -> AwaitTimeout:
     return AwaitTimeout(f"{name} did not arrive within {format_ms(waited)}")
 
 
-def timeout_field(timeout_ms: int | None) -> dict[str, int]:
-    """Return the `timeout` field of a wait's event, if it has one."""
-    return {} if timeout_ms is None else {"timeout": timeout_ms}
+def timeout_fields(timeout_ms: int | None, due: int | None) -> dict[str, Any]:
+    """Return the fields `timeout` and `until` of a wait's event, if it has a timeout."""
+    return {} if timeout_ms is None or due is None else {"timeout": timeout_ms, "until": to_iso(due)}
 
 
 def build_step_event(

@@ -14,10 +14,12 @@ from ..core.errors import BadArgument
 from ..core.events import Event, check_kind
 from ..core.json_match import index_key
 from ..core.payload import pack, to_plain, unpack
+from ..core.text import shorten
 from ..ports.unit import NewWait, SettleWait
 from .call_recorder import CallRecorder
 from .calls import WaitCall
 from .journal import RESULT, JournalCall, encode
+from .signed_calls import SignedId, check_signed
 from .triggers import PendingTrigger, Trigger
 from .wait_records import (
     EVENT,
@@ -30,7 +32,7 @@ from .wait_records import (
     expire_wait,
     sortable_wait_id,
     timeout_error,
-    timeout_field,
+    timeout_fields,
 )
 
 T = TypeVar("T")
@@ -111,7 +113,7 @@ class TimeWait(_RecordedWait[None]):
             if self._call.entry is not None:  # the handler suspended on it
                 self._journal.writes.waits.append(SettleWait(self._id, "resolved", lenient=True))
                 data = {"wait": self.name, "reason": "Time reached", "awaitDuration": now - self._started["at"]}
-                self._session.add_step_event("step.resumed", data)
+                self._session.add_step_event("step.resumed", data, awaitType=TIME)
 
     def result(self) -> None:
         return None
@@ -162,8 +164,8 @@ class EventWait(_RecordedWait[Event]):
 
     def suspend(self) -> None:
         self.register()
-        data = {"wait": self.name, "eventKind": self._event, "match": self._match, **timeout_field(self._timeout_ms)}
-        self._session.add_step_event("step.await.event", data)
+        data = {"wait": self.name, "eventKind": self._event, "match": self._match}
+        self._session.add_step_event("step.await.event", {**data, **timeout_fields(self._timeout_ms, self.due)})
 
     def register(self) -> None:
         writes = self._journal.writes
@@ -252,6 +254,7 @@ class Waits:
         timeout: Duration | None = None,
         schema: Mapping[str, Any] | None = None,
         signed: str | None = None,
+        signed_id: SignedId = "trigger",
     ) -> PendingTrigger:
         """Create a one-time trigger. Send its `url` or `token` to the caller, then await its `wait()`.
 
@@ -261,12 +264,15 @@ class Waits:
             timeout: `wait()` raises AwaitTimeout after this duration.
             schema: JSON schema the sent data must match.
             signed: Environment variable with the secret that callers sign with.
+            signed_id: Which id a signed call must have: `trigger`, the id of this trigger, or `any`, for senders that
+                choose their ids.
         """
         if type not in ("webhook", "user", "api"):
-            raise BadArgument(f"type must be 'webhook', 'user' or 'api', got {type!r}")
+            raise BadArgument(f"type must be 'webhook', 'user' or 'api', got {shorten(type)}")
+        check_signed(signed, signed_id)
         call = self._calls.next_call(name, TRIGGER)
         body = self._session.new_wait_body(call.key)
-        body.name, body.type, body.signed = name, type, signed
+        body.name, body.type, body.signed, body.signed_id = name, type, signed, signed_id
         body.schema = to_plain(dict(schema), f"the schema of trigger {name!r}") if schema is not None else None
         pack(body.schema, f"the schema of trigger {name!r}")
         timeout_ms = to_ms(timeout) if timeout is not None else None

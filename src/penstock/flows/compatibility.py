@@ -7,16 +7,16 @@ import random
 
 from ..core.errors import PayloadError, UnknownFlow, UnknownStep, VersionMismatch
 from ..core.outage_retry import OutageRetry
-from ..core.payload import unpack
 from ..ports.runner import Runner
 from ..ports.unit import Claim
+from ..worker.attempt import read_input
 from ..worker.channel import AttemptServices
 from ..worker.engines import PINNED, PreflightProblem
 from ..worker.replay_check import Difference, ReplayCheck
 from .engine import FlowEngine
 from .run_record import RunRecord
 from .run_record import decode as decode_record
-from .units import StepOptions, decode_options
+from .units import StepOptions, read_options
 from .version_policy import explain_mismatch
 
 
@@ -34,7 +34,7 @@ class PreflightChecker:
         """Return what is wrong with a step: nothing if the code agrees with everything recorded of it."""
         assert claim.run is not None
         assert claim.record is not None
-        record, options = decode_record(claim.record), decode_options(claim.opts)
+        record, options = decode_record(claim.record, claim.run), read_options(claim)
         mismatch = self._check_definition(claim, record, options)
         found = [mismatch] if mismatch is not None else await self._replay(claim)
         return [PreflightProblem(claim.run, record.flow, options.step, options.n, *one) for one in found]
@@ -50,7 +50,7 @@ class PreflightChecker:
         if step is None:
             return Difference(UnknownStep.code, f"flow {record.flow!r} no longer has a step {options.step!r}")
         try:
-            step.handler.check_input(unpack(claim.payload))
+            step.handler.check_input(read_input(claim))
         except PayloadError as problem:
             return Difference(problem.code, str(problem))
         return None

@@ -5,6 +5,7 @@ Pure: no store, no clock, no randomness. User functions (`when`, `map`) are call
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Protocol
 
 import msgspec
@@ -201,20 +202,24 @@ class Decider:
         self._append_event("flow.paused", {"reason": reason})
         return self._decision()
 
-    def on_resume(self, reason: str) -> Decision:
-        """Resume the run, with the events that arrived meanwhile."""
+    def on_resume(self, reason: str, ready: Collection[str] = ()) -> Decision:
+        """Resume the run, with the events that arrived meanwhile. The waits of the instances `ready` were resolved."""
         self._record.paused = False
+        self._record.waiting = [instance for instance in self._record.waiting if instance not in ready]
         self._append_event("flow.resumed", {"reason": reason, "status": self._record.status})
         return self._decision()
 
-    def on_redrive(self, step: str, n: int, job: str) -> Decision:
-        """Redrive a dead step: undo the record of its failure and reopen the run."""
+    def on_redrive(self, step: str, n: int, job: str, *, is_undecided: bool = False) -> Decision:
+        """Redrive a dead step: undo the record of its failure and reopen the run.
+
+        The record could not be read when an undecided one failed, and still counts it as open."""
         record = self._record
-        counts = record.counts_of(step)
-        counts.failed -= 1
-        counts.open += 1
-        record.failed -= 1
-        record.failures = [f for f in record.failures if (f.step, f.n) != (step, n)]
+        if not is_undecided:
+            counts = record.counts_of(step)
+            counts.failed -= 1
+            counts.open += 1
+            record.failed -= 1
+            record.failures = [f for f in record.failures if (f.step, f.n) != (step, n)]
         reopened = record.status == FAILED
         record.status = RUNNING
         self._append_event("step.redriven", {"jobId": job}, step, {"jobId": job, **_instance_meta(n)})

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..context.context import Context
-from ..core.errors import HandlerError, NotFound, PayloadError, PenstockError, Permanent, RunError
+from ..core.errors import (
+    HandlerError,
+    NotFound,
+    PayloadError,
+    PenstockError,
+    Permanent,
+    RunError,
+    UnreadableRecord,
+)
 from ..core.events import Event, build_event
 from ..core.ids import digest
 from ..core.json_match import contains, index_keys
+from ..core.payload import DECODE_ERRORS
 from ..core.retry import Backoff, RetryPolicy
 from ..durable.journal import encode
 from ..durable.session import LOOK_BACK
-from ..durable.wait_records import EVENT, WaitBody, WaitResult, decode_body, event_ref, resolve_wait
+from ..durable.wait_records import EVENT, WaitBody, WaitResult, event_ref, read_body, resolve_wait
 from ..handlers.handler import Handler
-from ..jobs.engine import InternalJobWork, JobWork
+from ..jobs.engine import InternalJobWork, JobOptions, JobWork, missing_handler, read_options
 from ..jobs.launcher import RunStart, read_run_start
 from ..ports.store import WaitRow
 from ..ports.unit import DELIVER, DELIVERIES, EMIT, START, Claim, Completed, Receipt, Refused, Released, Unit
 from ..worker.outcomes import Failure, Interruption, Success
+
+T = TypeVar("T")
 
 
 class DeliveredEvent(msgspec.Struct, frozen=True):
@@ -64,6 +76,7 @@ class EventBatch:
         return [self.events[n] for n in (sorted([*indexed, *self._unindexed]) if self._unindexed else indexed)]
 
 
+log = logging.getLogger("penstock.flows")
 DELIVERY_RETRY = RetryPolicy(attempts=1_000, backoff=Backoff("exponential", 200, 60_000))
 PAGE = 200
 Resolutions = dict[tuple[str, int], list[Unit]]  # by job and attempt: the waits its last commit resolves
@@ -107,14 +120,15 @@ class DeliveryEngine:
         }
 
     async def open(self, claim: Claim) -> JobWork:
-        handler = self._handlers.get(claim.name)
-        if handler is None:
-            raise PenstockError(f"queue {DELIVERIES} is internal and has no job {claim.name!r}")
-        return DeliveryWork(self._runtime, claim, handler, self._resolutions)
+        claim, options = read_options(claim)
+        handler = self._handlers.get(claim.name) or missing_handler(
+            claim.name, DELIVERIES, PenstockError(f"queue {DELIVERIES} is internal and has no job {claim.name!r}")
+        )
+        return DeliveryWork(self._runtime, claim, handler, options or JobOptions(), self._resolutions)
 
     async def deliver(self, payload: dict[str, Any], ctx: Context) -> None:
         """Resolve every wait that an event matches, or one of several events that were committed together."""
-        batch = EventBatch([_delivered(**one) for one in payload.get("events", [payload])])
+        batch = _read(DELIVER, payload, lambda: EventBatch([_delivered(**e) for e in payload.get("events", [payload])]))
         after: str | None = None
         resolving: list[Unit] = []
         problems: list[BaseException] = []
@@ -141,7 +155,11 @@ class DeliveryEngine:
         resolving: list[Unit] = []
         others: dict[str, list[Delivery]] = {one.cursor: [] for one in batch.events}
         for row in rows:
-            body = decode_body(row.body)
+            try:
+                body = read_body(row)
+            except UnreadableRecord as problem:
+                resolving += self._register_again(row, problem)
+                continue
             matching = (one for one in batch.candidates(row) if self._matches(body, one.event, one.stream))
             if row.kind == EVENT and not body.shared:
                 resolving += [self._unit(row, body, one.event, one.stream) for one in islice(matching, 1)]
@@ -149,6 +167,11 @@ class DeliveryEngine:
             for one in matching:
                 others[one.cursor].append(partial(self._deliver_to, row, body, one))
         return resolving, list(others.values())
+
+    def _register_again(self, row: WaitRow, problem: UnreadableRecord) -> list[Unit]:
+        """Wake the step of a wait that cannot be read: it registers the wait again. A flow's wait has no step."""
+        log.error("%s", problem)
+        return [Unit(self._unit_id(), wakes=[row.job])] if row.kind == EVENT else []
 
     async def _deliver_to(self, row: WaitRow, body: WaitBody, delivered: DeliveredEvent) -> None:
         event, stream = delivered.event, delivered.stream
@@ -167,16 +190,20 @@ class DeliveryEngine:
 
     async def look_back(self, payload: dict[str, str]) -> None:
         """Resolve one wait if a matching event was recorded before the wait was registered."""
-        row = await self._store.wait_row(payload["wait"])
+        row = await self._store.wait_row(_read(LOOK_BACK, payload, lambda: str(payload["wait"])))
         if row is None or row.state != "pending" or row.topic is None:
             return
-        body = decode_body(row.body)
+        try:
+            body = read_body(row)
+        except UnreadableRecord as problem:
+            await self._resolve_all(self._register_again(row, problem))
+            return
         run_stream = self._bodies.flow(row.run)
         after: str | None = None
         while items := await self._store.events_by_kind(row.topic, since=run_stream, after=after, limit=PAGE):
             for item in items:
                 after = item.cursor
-                if self._matches(body, item.event, item.stream):
+                if item.event.kind == row.topic and self._matches(body, item.event, item.stream):
                     receipt = await self._resolve(row, body, item.event, item.stream)
                     if receipt != Refused("duplicate", _once_key(row, item.stream, item.event.id)):
                         return
@@ -185,18 +212,20 @@ class DeliveryEngine:
 
     async def emit(self, payload: dict[str, Any]) -> None:
         """Emit an event to a run after the caller's transaction committed, and decide now what it starts."""
+        values = (payload[field] for field in ("run", "kind", "data", "key"))
+        run, kind, data, key = _read(EMIT, payload, lambda: tuple(values))
         try:
-            await self._emit_to(payload["run"], payload["kind"], payload["data"], payload["key"])
-        except (NotFound, RunError, PayloadError, HandlerError) as problem:
+            await self._emit_to(run, kind, data, key)
+        except (NotFound, RunError, PayloadError, HandlerError, UnreadableRecord) as problem:
             # The run has ended meanwhile or was never started: a dead letter records it.
-            raise Permanent(f"cannot emit {payload['kind']!r} to run {payload['run']!r}: {problem}") from problem
+            raise Permanent(f"cannot emit {kind!r} to run {run!r}: {problem}") from problem
 
     async def start(self, payload: dict[str, Any]) -> None:
         """Start a run after the attempt that started it has committed. A worker without the flow tries again later."""
-        start = read_run_start(payload)
+        start = _read(START, payload, lambda: read_run_start(payload))
         try:
             await self._start_run(start)
-        except RunError as problem:  # its id belongs to another flow
+        except (RunError, UnreadableRecord) as problem:  # its id belongs to another run
             raise Permanent(f"cannot start run {start.run!r} of flow {start.flow!r}: {problem}") from problem
 
     def _matches(self, body: WaitBody, event: Event, stream: str) -> bool:
@@ -230,9 +259,10 @@ class DeliveryWork(InternalJobWork):
         runtime: Runtime,
         claim: Claim,
         handler: Handler,
+        options: JobOptions,
         resolutions: Resolutions,
     ) -> None:
-        super().__init__(runtime, claim, handler)
+        super().__init__(runtime, claim, handler, options)
         self._resolutions = resolutions
 
     def _take_resolutions(self) -> list[Unit]:
@@ -269,6 +299,17 @@ def default_run_id(row: WaitRow, stream: str, id: str) -> str:
 def _once_key(row: WaitRow, stream: str, id: str) -> str:
     """Return the key that lets a step with several waits for one kind receive each event once."""
     return f"{row.scope}/{event_ref(stream, id)}"
+
+
+def _read(name: str, payload: Any, read: Callable[[], T]) -> T:
+    """Read the input of an internal job. Another program may have written it: then no retry can help."""
+    try:
+        return read()
+    except (AttributeError, LookupError, *DECODE_ERRORS) as problem:
+        kind = type(payload).__name__
+        raise Permanent(
+            f"the input of the internal job {name!r} must be one that Penstock wrote, got {kind}: {problem!r}"
+        ) from None
 
 
 def _delivered(stream: str, id: str, cursor: str, body: dict[str, Any]) -> DeliveredEvent:

@@ -12,11 +12,12 @@ import msgspec
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.clock import to_iso
-from ..core.errors import UndeclaredEvent, UnknownStep
+from ..core.errors import UndeclaredEvent, UnknownStep, UnreadableRecord
 from ..core.events import Event, EventBody
 from ..core.ids import step_job_id
 from ..core.near_match import is_probably
-from ..core.payload import unpack
+from ..core.payload import DECODE_ERRORS, unpack
+from ..core.stored import read_stored
 from ..handlers.handler import Handler
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import TriggerTable
@@ -24,7 +25,7 @@ from ..handlers.trigger_table import decode as decode_table
 from ..jobs.dead_letters import build_dead_letter
 from ..jobs.engine import missing_handler
 from ..ports.runner import Runner
-from ..ports.store import JobRow
+from ..ports.store import JobRow, StateRow
 from ..ports.unit import (
     Cancelled,
     Claim,
@@ -52,12 +53,13 @@ from ..worker.outcomes import (
     WaitSuspension,
     pack_record,
 )
+from ..worker.unreadable import mark_options
 from . import run_record as records
 from .conditions import CodeConditions
 from .decide import Decider, Decision, Emission, EndedStep
 from .reducer import RunView, display_status, reduce_flow
 from .run_record import RunRecord
-from .units import UnitBuilder, decode_options
+from .units import UnitBuilder, decode_options, guess_options, read_options
 from .version_policy import OTHER_VERSION, VersionPolicy
 
 if TYPE_CHECKING:
@@ -88,10 +90,18 @@ class FlowEngine:
     async def open(self, claim: Claim) -> StepWork:
         assert claim.run is not None
         assert claim.record is not None
-        record = records.decode(claim.record)
-        flow = self._registry().flows.get(record.flow)
-        table = flow.table if flow is not None and record.table is None else await self.table(record)
-        options = decode_options(claim.opts)
+        try:
+            record = records.decode(claim.record, claim.run)
+            flow = self._registry().flows.get(record.flow)
+            table = flow.table if flow is not None and record.table is None else await self.table(record)
+        except UnreadableRecord as problem:
+            from .unreadable_run import UnreadableRunWork  # it builds on this module
+
+            return UnreadableRunWork(self, claim, problem)
+        try:
+            options = decode_options(claim.opts)
+        except DECODE_ERRORS as problem:
+            claim, options = mark_options(claim, problem), guess_options(claim)
         definition = flow.steps.get(options.step) if flow is not None else None
         handler = None
         if flow is not None and flow.definition.version != record.version:
@@ -118,7 +128,7 @@ class FlowEngine:
         known = self._tables.get(record.table)
         if known is None:
             row = await self.runtime.store.state(table_key(record.table))
-            known = decode_table(row.value) if row is not None else TriggerTable(record.flow, "", {})
+            known = _read_table(row) if row is not None else TriggerTable(record.flow, "", {})
             self._tables[record.table] = known
         return known
 
@@ -156,11 +166,12 @@ class FlowEngine:
 
     def result(self, record: bytes) -> bytes | None:
         """Return the result of a completed run as JSON; None if it is too large to keep."""
-        return records.decode(record).result()
+        hint = "replay the run: `penstock runs replay RUN`"
+        return read_stored(lambda data: records.decode(data).result(), record, "the result of the run", hint)
 
     def job_ids(self, run: str, record: bytes) -> list[str]:
         """Return the ids of the jobs of every step instance that was started."""
-        steps = records.decode(record).steps
+        steps = records.decode(record, run).steps
         return [step_job_id(run, step, n) for step, counts in steps.items() for n in range(1, counts.started + 1)]
 
     async def check(self, claim: Claim, runner: Runner) -> list[PreflightProblem]:
@@ -171,7 +182,7 @@ class FlowEngine:
 
     def instance(self, job: JobRow) -> tuple[str, int]:
         """Return the step of a job and which instance of it the job is."""
-        options = decode_options(job.opts)
+        options = read_options(job)
         return options.step, options.n
 
     def read_record(self, record: bytes) -> RecordSummary:
@@ -181,7 +192,7 @@ class FlowEngine:
 
     def restore_job(self, run: str, record: bytes, job: NewJob) -> NewJob:
         """Return the job of an exported step with the `step.started` event that its claim appends."""
-        known, options = records.decode(record), decode_options(job.opts)
+        known, options = records.decode(record, run), decode_options(job.opts)
         builder = self.unit_builder(run, known, TriggerTable(known.flow, "", {}))
         return builder.job(
             job.id, job.name, job.queue, job.payload, options, known, "import",
@@ -210,6 +221,11 @@ class FlowEngine:
 
 def table_key(fingerprint: str) -> str:
     return f"table/{fingerprint}"
+
+
+def _read_table(row: StateRow) -> TriggerTable:
+    hint = "start a worker with the code of that version, or cancel the run"
+    return read_stored(decode_table, row.value, f"the trigger table {row.key!r} of the run", hint)
 
 
 class StepWork:
@@ -283,15 +299,15 @@ class StepWork:
     def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in suspension.emitted]
         ended = self._ended_step(suspension.output)
-        outcome = Suspended(suspension.due, gives_attempt_back=not suspension.is_counted)
-        return self._request(suspension.output, lambda d: d.on_suspended(ended, emitted), outcome, suspension)
+        suspended = Suspended(suspension.due)
+        return self._request(suspension.output, lambda d: d.on_suspended(ended, emitted), suspended, suspension)
 
     def on_resumed(self) -> CommitRequest | None:
         if self._shown_status != records.WAITING:
             return None
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
-            record = records.decode(data) if data is not None else None
+            record = records.decode(data, self._run) if data is not None else None
             if record is None or record.closed:
                 return Conflict(version, data)
             decision = self._engine.decider(self._run, record, self._table).on_resumed(self._step, self.n)
@@ -304,7 +320,7 @@ class StepWork:
 
     def on_interruption(self, interruption: Interruption) -> CommitRequest:
         def build(_version: int, data: bytes | None) -> Unit:
-            is_closed = data is None or records.decode(data).closed
+            is_closed = data is None or records.decode(data, self._run).closed
             is_released = interruption.reason in RELEASED
             if is_closed and not is_released:
                 outcome: Outcome = Cancelled(interruption.reason)
@@ -325,7 +341,7 @@ class StepWork:
         events += [*writes.events, self._build_returned({"reason": returned.reason, "until": to_iso(until)})]
 
         def build(_version: int, data: bytes | None) -> Unit:
-            if data is None or records.decode(data).closed:
+            if data is None or records.decode(data, self._run).closed:
                 return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
             return Unit(
                 self._engine.new_unit_id(),
@@ -396,7 +412,7 @@ class StepWork:
         decoded, self._decoded = self._decoded, None
         if decoded is not None and data is self.claim.record:
             return decoded
-        return records.decode(data)
+        return records.decode(data, self._run)
 
     def _commit_request(self, build: Callable[[int, bytes | None], Unit]) -> CommitRequest:
         claim = self.claim
@@ -421,7 +437,7 @@ class OtherVersionWork(StepWork):
         outcome = Released(due, gives_attempt_back=True)
 
         def build(_version: int, data: bytes | None) -> Unit:
-            if data is None or records.decode(data).closed:
+            if data is None or records.decode(data, self._run).closed:
                 return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
             return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=outcome, events=[returned])
 

@@ -193,7 +193,7 @@ class RunForker:
         return events
 
     def _replay(self, row: RunRow, events: list[Event], new: str, flow: Flow) -> ReplayedPast:
-        old = decode_record(row.record)
+        old = decode_record(row.record, row.id)
         version = flow.definition.version
         record = RunRecord(
             flow.name,

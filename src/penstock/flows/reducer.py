@@ -58,6 +58,7 @@ class RunView(msgspec.Struct, rename="camel", omit_defaults=True):
     emitted: list[dict[str, Any]] = []
     logs: list[dict[str, Any]] = []
     last_event: str | None = None
+    unreadable: str | None = None  # why the run's record cannot be read
 
 
 class TriggerView(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -112,8 +113,35 @@ def apply_flow(view: RunView, event: Event) -> None:
         )
 
 
+def _text(values: dict[str, Any], key: str) -> str | None:
+    """Return a text of an event's data; None if it is of another type, which only a damaged event has."""
+    found = values.get(key)
+    return found if isinstance(found, str) else None
+
+
+def _number(values: dict[str, Any], key: str, default: Any = None) -> Any:
+    found = values.get(key, default)
+    return found if isinstance(found, int) and not isinstance(found, bool) else default
+
+
+def _names(values: dict[str, Any], key: str) -> list[str]:
+    found = values.get(key)
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
+def _frames(data: dict[str, Any]) -> list[dict[str, Any]]:
+    found = data.get("frames")
+    frames = found if isinstance(found, list) else []
+    return [one for one in frames if isinstance(one, dict) and one.keys() >= {"file", "line", "function", "source"}]
+
+
+def _unmet(data: dict[str, Any]) -> dict[str, list[str]] | None:
+    found = data.get("unmet")
+    return {step: _names(found, step) for step in found} if isinstance(found, dict) else None
+
+
 def _step(view: RunView, event: Event, meta: dict[str, Any]) -> StepView:
-    name, n = event.step or "", meta.get("n", 1)
+    name, n = event.step or "", _number(meta, "n", 1)
     key = name if n == 1 else f"{name}#{n}"
     found = view.steps.get(key)
     if found is None:
@@ -122,15 +150,15 @@ def _step(view: RunView, event: Event, meta: dict[str, Any]) -> StepView:
 
 
 def _flow_started(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
-    view.id, view.name, view.started_at = event.subject, data.get("name", ""), event.ts
-    view.correlation_id, view.input, view.version = event.correlation_id, data.get("input"), data.get("version")
+    view.id, view.name, view.started_at = event.subject, _text(data, "name") or "", event.ts
+    view.correlation_id, view.input, view.version = event.correlation_id, data.get("input"), _text(data, "version")
 
 
 def _flow_ended(status: str) -> Callable[[RunView, Event, dict[str, Any], dict[str, Any]], None]:
     def change(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
-        view.status, view.completed_at, view.duration = status, event.ts, data.get("duration")
-        view.result, view.error, view.reason = data.get("result"), data.get("error"), data.get("reason")
-        view.unmet = data.get("unmet")
+        view.status, view.completed_at, view.duration = status, event.ts, _number(data, "duration")
+        view.result, view.error, view.reason = data.get("result"), _text(data, "error"), _text(data, "reason")
+        view.unmet = _unmet(data)
         if status == "cancelled":
             for step in view.steps.values():
                 if step.status in ("pending", "running", "retrying", "waiting"):
@@ -146,17 +174,17 @@ def _flow_compensating(view: RunView, event: Event, data: dict[str, Any], meta: 
 
 
 def _flow_paused(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
-    view.status, view.reason = "paused", data.get("reason")
+    view.status, view.reason = "paused", _text(data, "reason")
 
 
 def _flow_resumed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
-    view.status, view.reason = data.get("status", "running"), None
+    view.status, view.reason = _text(data, "status") or "running", None
 
 
 def _flow_forked(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     """Keep the copied history and restart the steps that were open at the fork."""
-    view.forked_from, view.version = data.get("from"), data.get("version")
-    view.status, view.reason = data.get("status", "running"), None
+    view.forked_from, view.version = _text(data, "from"), _text(data, "version")
+    view.status, view.reason = _text(data, "status") or "running", None
     for key, step in view.steps.items():
         if step.status in ("pending", "running", "retrying", "waiting", "timeout"):
             view.steps[key] = StepView(step.step, step.n)
@@ -168,7 +196,7 @@ def _flow_reopened(view: RunView, event: Event, data: dict[str, Any], meta: dict
 
 def _step_started(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
-    step.status, step.attempt = "running", meta.get("attempt", 1)
+    step.status, step.attempt = "running", _number(meta, "attempt", 1)
     step.started_at = step.started_at or event.ts
     step.next_retry_at = None
     _clear_waits(step)
@@ -176,27 +204,27 @@ def _step_started(view: RunView, event: Event, data: dict[str, Any], meta: dict[
 
 def _step_completed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
-    step.status, step.completed_at, step.duration = "completed", event.ts, meta.get("duration")
+    step.status, step.completed_at, step.duration = "completed", event.ts, _number(meta, "duration")
     step.result = data.get("result")
     _clear_error(step)
-    for name in meta.get("starts", ()):
+    for name in _names(meta, "starts"):
         view.steps.setdefault(name, StepView(name))
 
 
 def _step_failed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
-    step.error, step.error_name, step.code = data.get("error"), data.get("name"), data.get("code")
-    step.file, step.line, step.frames = data.get("file"), data.get("line"), data.get("frames", [])
-    step.dead_letter, step.attempt = data.get("deadLetter"), meta.get("attempt", step.attempt)
+    step.error, step.error_name, step.code = _text(data, "error"), _text(data, "name"), _text(data, "code")
+    step.file, step.line, step.frames = _text(data, "file"), _number(data, "line"), _frames(data)
+    step.dead_letter, step.attempt = _text(data, "deadLetter"), _number(meta, "attempt", step.attempt)
     if data.get("willRetry"):
-        step.status, step.next_retry_at = "retrying", data.get("nextRetryAt")
+        step.status, step.next_retry_at = "retrying", _text(data, "nextRetryAt")
     else:
-        step.status, step.completed_at, step.duration = "failed", event.ts, meta.get("duration")
+        step.status, step.completed_at, step.duration = "failed", event.ts, _number(meta, "duration")
 
 
 def _step_retry(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
-    step.status, step.attempt = "retrying", meta.get("attempt", step.attempt)
+    step.status, step.attempt = "retrying", _number(meta, "attempt", step.attempt)
 
 
 def _step_redriven(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
@@ -207,7 +235,7 @@ def _step_redriven(view: RunView, event: Event, data: dict[str, Any], meta: dict
 def _step_returned(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     """Show a step as pending after its worker released it."""
     step = _step(view, event, meta)
-    step.status, step.attempt = "pending", meta.get("attempt", step.attempt)
+    step.status, step.attempt = "pending", _number(meta, "attempt", step.attempt)
 
 
 def _step_progress(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:

@@ -9,11 +9,12 @@ import msgspec
 
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
-from ..core.errors import PenstockError, RunError, UnknownRun
+from ..core.errors import RunError, UnknownRun, UnreadableRecord
 from ..core.ids import check_id, step_job_id
-from ..core.payload import pack, unpack
-from ..durable.wait_records import TRIGGER, build_trigger_event, decode_body
+from ..core.payload import pack, show_stored
+from ..durable.wait_records import TRIGGER, WaitBody, build_trigger_event, read_body
 from ..handlers.registry import Flow
+from ..handlers.trigger_table import TriggerTable
 from ..handlers.trigger_table import encode as encode_table
 from ..jobs.dead_letters import DeadLetter
 from ..ports.store import JobRow, RunRow, WaitRow
@@ -33,7 +34,9 @@ from . import run_record as records
 from .decide import Decider, Decision, Emission
 from .engine import FlowEngine, table_key
 from .run_record import COMPENSATED, FAILED, RUNNING, RunRecord
-from .units import StepOptions, decode_options
+from .units import StepOptions, read_options
+
+MAX_WAITS_READ = 1000  # of a run that is resumed
 
 
 class FlowCommands:
@@ -102,7 +105,7 @@ class FlowCommands:
         return True
 
     def _check_same_flow(self, flow: Flow, run: str, data: bytes | None) -> None:
-        if data is not None and (other := records.decode(data).flow) != flow.name:
+        if data is not None and (other := records.decode(data, run).flow) != flow.name:
             raise RunError(
                 f"run {run!r} already exists and belongs to flow {other!r}, not {flow.name!r}; use another key"
             )
@@ -113,7 +116,7 @@ class FlowCommands:
         emission = Emission(kind, pack(data, f"the data of {kind}"))
         unit_id = self._engine.new_unit_id()
         row = await self._row(run)
-        current = records.decode(row.record)
+        current = records.decode(row.record, run)
         self._engine.check_event(current.flow, kind, emission.data)
         table = await self._engine.table(current)
 
@@ -138,7 +141,9 @@ class FlowCommands:
             triggers = await self._pending_triggers(run)
             waits = [SettleWait(row.id, "cancelled") for row in triggers]
             events = [self._build_trigger_cancelled(row, reason) for row in triggers]
-            receipt = await self._decide(run, lambda decider, _: decider.on_cancel(reason), waits, events)
+            receipt = await self._decide(
+                run, lambda decider, _: decider.on_cancel(reason), waits, events, may_replace_record=True
+            )
             if not isinstance(receipt, Refused):
                 return isinstance(receipt, Committed)
             # One of the triggers has fired or expired meanwhile: read them again.
@@ -152,10 +157,22 @@ class FlowCommands:
 
     async def resume(self, run: str, reason: str) -> bool:
         """Resume a paused run. Return False if it is not paused."""
+        ready = await self._resolved_instances(run)
         return isinstance(
-            await self._decide(run, lambda decider, record: decider.on_resume(reason) if record.paused else None),
+            await self._decide(
+                run, lambda decider, record: decider.on_resume(reason, ready) if record.paused else None
+            ),
             Committed,
         )
+
+    async def _resolved_instances(self, run: str) -> list[str]:
+        """Return the instances that the record has as waiting and that wait for nothing any more."""
+        recorded = records.decode((await self._row(run)).record).waiting
+        waits = await self._engine.runtime.store.waits(run=run, limit=MAX_WAITS_READ) if recorded else []
+        if len(waits) == MAX_WAITS_READ:
+            return []  # there may be more
+        pending = {f"{body.step}#{body.n}" for body in map(read_body, waits)}
+        return [instance for instance in recorded if instance not in pending]
 
     async def _decide(
         self,
@@ -163,14 +180,32 @@ class FlowCommands:
         decide: Callable[[Decider, RunRecord], Decision | None],
         waits: Sequence[SettleWait] = (),
         events: Sequence[NewEvent] = (),
+        *,
+        may_replace_record: bool = False,
     ) -> Receipt:
-        """Commit a decision about an open run. Return a Conflict if it has ended or there is nothing to decide."""
+        """Commit a decision about an open run. Return a Conflict if it has ended or there is nothing to decide.
+
+        A record that cannot be read is replaced if the decision needs nothing of it."""
         unit_id = self._engine.new_unit_id()
         row = await self._row(run)
-        table = await self._engine.table(records.decode(row.record))
+
+        def decode(data: bytes) -> RunRecord:
+            try:
+                return records.decode(data, run)
+            except UnreadableRecord:
+                if not may_replace_record:
+                    raise
+                return records.replace_record(row)
+
+        try:
+            table = await self._engine.table(decode(row.record))
+        except UnreadableRecord:
+            if not may_replace_record:
+                raise
+            table = TriggerTable(row.flow, "", {})
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
-            record = records.decode(data) if data is not None else None
+            record = decode(data) if data is not None else None
             if record is None or record.closed:
                 return Conflict(version, data)
             decision = decide(self._engine.decider(run, record, table), record)
@@ -191,7 +226,11 @@ class FlowCommands:
         return found
 
     def _build_trigger_cancelled(self, row: WaitRow, reason: str) -> NewEvent:
-        bodies, body = self._engine.bodies, decode_body(row.body)
+        bodies = self._engine.bodies
+        try:
+            body = read_body(row)
+        except UnreadableRecord:
+            body = WaitBody("", 0)
         return build_trigger_event(bodies, "trigger.cancelled", row.id, row.run, body, {"reason": reason})
 
     async def redrive(self, letter_job: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
@@ -200,13 +239,13 @@ class FlowCommands:
         options = msgspec.convert(letter.options, StepOptions)
         options = msgspec.structs.replace(options, step=letter.step or letter.original_job_name, n=letter.n)
         return await self._requeue_step(
-            letter.run, letter_job.id, letter.original_job_id, letter.queue, options, payload
+            letter.run, letter_job.id, letter.original_job_id, letter.queue, options, payload, letter.undecided
         )
 
     async def is_compensated(self, run: str) -> bool:
         """Return whether a run has ended as compensated: what its steps had done is undone."""
         row = await self._row(run)
-        return records.decode(row.record).status == COMPENSATED
+        return records.decode(row.record, run).status == COMPENSATED
 
     async def start_compensated_again(self, run: str) -> str:
         """Start a compensated run again as a new run with the same input, and return the new run's first job.
@@ -219,7 +258,7 @@ class FlowCommands:
         first = await self._store.job(step_job_id(run, entry, 1))
         if first is None:
             raise RunError(f"the first job of run {run!r} is gone, and its input with it; start a new run")
-        record, new = records.decode(row.record), f"{run}.again"
+        record, new = records.decode(row.record, run), f"{run}.again"
         await self.start(flow, new, first.payload, priority=record.priority, tags=record.tags, cause=first.id)
         return step_job_id(new, entry, 1)
 
@@ -227,11 +266,11 @@ class FlowCommands:
         """Retry a step that finally failed and has no dead letter, or no longer has one."""
         assert failed.run is not None
         return await self._requeue_step(
-            failed.run, failed.id, failed.id, failed.queue, decode_options(failed.opts), failed.payload
+            failed.run, failed.id, failed.id, failed.queue, read_options(failed), failed.payload, _is_undecided(failed)
         )
 
     async def _requeue_step(
-        self, run: str, taken: str, job: str, queue: str, before: StepOptions, payload: bytes
+        self, run: str, taken: str, job: str, queue: str, before: StepOptions, payload: bytes, is_undecided: bool
     ) -> str | None:
         """Enqueue a step's job again, with the memos of the one that failed.
 
@@ -240,18 +279,20 @@ class FlowCommands:
         step = before.step
         unit_id = self._engine.new_unit_id()
         row = await self._row(run)
-        table = await self._engine.table(records.decode(row.record))
+        table = await self._engine.table(records.decode(row.record, run))
         options = msgspec.structs.replace(before, redriven=before.redriven + 1)
         scope = job.partition(".redrive-")[0]
         new_id = f"{scope}.redrive-{options.redriven}"
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
-            record = records.decode(data) if data is not None else None
+            record = records.decode(data, run) if data is not None else None
             if record is None or record.status not in (RUNNING, FAILED):
                 state = "is gone" if record is None else f"is {record.status}"
                 hint = "wait until it has ended" if record is not None and not record.closed else "start a new run"
                 raise RunError(f"run {run!r} {state}, so its step {step!r} cannot be retried; {hint}")
-            decision = self._engine.decider(run, record, table).on_redrive(step, options.n, new_id)
+            decision = self._engine.decider(run, record, table).on_redrive(
+                step, options.n, new_id, is_undecided=is_undecided
+            )
             builder = self._engine.unit_builder(run, record, table)
             job = builder.job(new_id, step, queue, payload, options, record, taken, scope=scope)
             return Unit(
@@ -284,7 +325,7 @@ class RunClosed(RunError):
 
 def require_open(run: str, data: bytes | None, what: str) -> RunRecord:
     """Return the record of a run; raise if there is none or the run has ended."""
-    record = records.decode(data) if data is not None else None
+    record = records.decode(data, run) if data is not None else None
     if record is None:
         raise UnknownRun(f"no run with id {run!r} in this store")
     if record.closed:
@@ -292,9 +333,7 @@ def require_open(run: str, data: bytes | None, what: str) -> RunRecord:
     return record
 
 
-def read_dead_letter(row: JobRow) -> DeadLetter:
-    """Decode the dead letter in a job of a dead-letter queue."""
-    try:
-        return msgspec.convert(unpack(row.payload), DeadLetter)
-    except msgspec.ValidationError as problem:
-        raise PenstockError(f"job {row.id!r} of queue {row.queue!r} is not a dead letter: {problem}") from None
+def _is_undecided(failed: JobRow) -> bool:
+    """Return whether a step failed without its run: the store could not hand it out."""
+    error = show_stored(failed.error) if failed.error is not None else None
+    return isinstance(error, dict) and error.get("undecided") is True

@@ -8,6 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from ..core.payload import MAX_PAYLOAD_BYTES, NULL
+from ..core.stored import read_stored
+from ..ports.store import RunRow
 
 RUNNING, COMPENSATING, COMPLETED, FAILED, COMPENSATED, CANCELLED = (
     "running",
@@ -161,4 +163,20 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
 
 
 encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder(RunRecord).decode
+_decode = msgspec.json.Decoder(RunRecord).decode
+
+
+def decode(data: bytes, run: str | None = None) -> RunRecord:
+    """Decode the record of a run. Raise UnreadableRecord if it is damaged."""
+    try:
+        return _decode(data)
+    except Exception:
+        name = f"run {run!r}" if run is not None else "the run"
+        hint = f"restore it from a backup, or cancel the run: `penstock runs cancel {run or 'RUN'}`"
+        return read_stored(_decode, data, f"the record of {name}", hint)
+
+
+def replace_record(row: RunRow) -> RunRecord:
+    """Build a record for a run whose own cannot be read, from its row: enough to cancel the run."""
+    status = row.status if row.status in CLOSED else CANCELLED
+    return RunRecord(row.flow, row.id, row.created, status=status if row.closed else RUNNING)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
 from ..core.events import RESERVED_PREFIXES, EventBodies, EventBody
 from ..core.ids import step_job_id
-from ..core.payload import unpack
+from ..core.payload import DECODE_ERRORS, unpack
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import TriggerTable
-from ..ports.unit import NewEvent, NewJob, RunWrite, Started
+from ..ports.store import JobRow
+from ..ports.unit import Claim, NewEvent, NewJob, RunWrite, Started
 from .decide import Decision, StepStart
 from .run_record import CANCELLED, RunRecord, encode
 
@@ -25,6 +27,20 @@ class StepOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
 
 
 decode_options = msgspec.json.Decoder(StepOptions).decode
+
+
+def guess_options(job: Claim | JobRow) -> StepOptions:
+    """Return what the name and the id of a step's job tell of its options: its own ones cannot be decoded."""
+    found = re.search(r"\.(\d{1,9})(?:\.redrive-(\d{1,9}))?$", job.job if isinstance(job, Claim) else job.id)
+    return StepOptions(job.name, int(found[1]), int(found[2] or 0)) if found is not None else StepOptions(job.name)
+
+
+def read_options(job: Claim | JobRow) -> StepOptions:
+    """Return the options of a step's job, or what its name and its id tell of them."""
+    try:
+        return decode_options(job.opts)
+    except DECODE_ERRORS:
+        return guess_options(job)
 
 
 def public_kind(kind: str) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ..core.errors import AttemptCancelled, VersionMismatch
 from ..core.retry import RetryPolicy
+from ..core.text import shorten
 from ..handlers.handler import Handler
 from ..handlers.registry import Flow
 from ..ports.unit import Claim
@@ -26,7 +27,7 @@ def explain_mismatch(run: str, record: RunRecord, flow: Flow) -> str | None:
         return None
     return (
         f"run {run} was started by version {record.version or 'none'} of flow {flow.name!r}; this code is "
-        f"version {here.version} with on_change={here.on_change!r}. Run a worker that has that version, set "
+        f"version {here.version} with on_change={shorten(here.on_change)}. Run a worker that has that version, set "
         f"on_change='continue', or start the run again: `penstock runs replay {run}`"
     )
 

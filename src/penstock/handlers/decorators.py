@@ -16,6 +16,7 @@ from ..core.ids import BadId, check_name
 from ..core.options import read_options
 from ..core.retry import RetryOption
 from ..core.schemas import Schema, UnknownFields
+from ..core.text import shorten
 from ..durable.declared_waits import Await
 from ..schedules.declared import DeclaredSchedule, ScheduleConfig, read_schedule
 from .handler import DEFINITIONS_ATTRIBUTE, Handler, JobDefinition, make_handler
@@ -87,12 +88,12 @@ class FlowDefinition:
         if self.on_change not in ("continue", "pin", "fail"):
             raise DefinitionError(
                 "on_change must be 'continue' (this code continues runs of other versions), 'pin' (leave them "
-                f"to workers with their version) or 'fail', got {self.on_change!r}",
+                f"to workers with their version) or 'fail', got {shorten(self.on_change)}",
                 where=self.entry.handler.where,
             )
         if self.on_change != "continue" and self.version is None:
             raise DefinitionError(
-                f'on_change={self.on_change!r} requires a version, such as version="1"',
+                f'on_change={shorten(self.on_change)} requires a version, such as version="1"',
                 where=self.entry.handler.where,
             )
 
@@ -143,7 +144,8 @@ def flow(
         compensation: The step that undoes this one when the run fails, or `{"step": …, "on": [kinds of events]}`.
         queue: The queue its jobs go to; by default named after the file.
         retry: Number of attempts, or a policy: `RetryPolicy(…)` or `{"attempts": 3, "backoff": {"delay": "1s"}}`.
-        timeout: Fail an attempt that runs longer than this.
+        timeout: Fail an attempt that runs longer than this. It cannot stop an `async def` handler that blocks the
+            event loop, with `time.sleep` or long computation: use `def`, or `await asyncio.to_thread(…)`.
         wait: Wait before the step runs (`Await("event", …)`, `Await("trigger", …)`) or after it (`Await("time", …)`).
         priority: Lower numbers are claimed first; 0 is first.
         delay: Start each job this much later.
@@ -226,7 +228,8 @@ def step(
         compensation: The step that undoes this one when the run fails, or `{"step": …, "on": [kinds of events]}`.
         queue: The queue its jobs go to; by default named after the file.
         retry: Number of attempts, or a policy: `RetryPolicy(…)` or `{"attempts": 3, "backoff": {"delay": "1s"}}`.
-        timeout: Fail an attempt that runs longer than this.
+        timeout: Fail an attempt that runs longer than this. It cannot stop an `async def` handler that blocks the
+            event loop, with `time.sleep` or long computation: use `def`, or `await asyncio.to_thread(…)`.
         wait: Wait before the step runs (`Await("event", …)`, `Await("trigger", …)`) or after it (`Await("time", …)`).
         priority: Lower numbers are claimed first; 0 is first.
         delay: Start each job this much later.
@@ -289,7 +292,8 @@ def job(
         name: Name of the jobs it handles; without it, the handler takes all jobs of its queue.
         schedule: Enqueue jobs on a schedule: `"0 9 * * 1-5"`, `"15m"`, or the arguments of `app.schedules.add`.
         retry: Number of attempts, or a policy: `RetryPolicy(…)` or `{"attempts": 3, "backoff": {"delay": "1s"}}`.
-        timeout: Fail an attempt that runs longer than this.
+        timeout: Fail an attempt that runs longer than this. It cannot stop an `async def` handler that blocks the
+            event loop, with `time.sleep` or long computation: use `def`, or `await asyncio.to_thread(…)`.
         priority: Lower numbers are claimed first; 0 is first.
         delay: Start each job this much later.
         concurrency: Maximum number of attempts one worker runs at the same time.
@@ -347,7 +351,7 @@ def read_mode(mode: str, where: str) -> Mode:
     if mode not in ("once", "each", "all"):
         raise DefinitionError(
             "mode must be 'once' (first match), 'each' (every match) or 'all' (when every kind has arrived), "
-            f"got {mode!r}",
+            f"got {shorten(mode)}",
             where=where,
         )
     return mode  # type: ignore[return-value]

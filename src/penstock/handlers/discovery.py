@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -16,6 +17,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from ..core.errors import ConfigError, DefinitionError, PenstockError
+from ..core.text import shorten
 from ..ports.bridge import Bridge
 from .decorators import FlowDefinition, StepDefinition, read_definitions
 from .handler import DEFINITIONS_ATTRIBUTE, JobDefinition
@@ -53,9 +55,9 @@ def discover(
     directory: str | Path, queue_names: QueueNames = "filename"
 ) -> tuple[list[DiscoveredHandler], list[LoadProblem]]:
     """Read all definitions under a directory; skip files and folders whose name starts with `_` or `.`."""
+    if not os.path.isdir(directory):
+        raise ConfigError(f"folder {shorten(str(directory))} not found; set 'dir' to the folder of your worker files")
     root = Path(directory).resolve()
-    if not root.is_dir():
-        raise ConfigError(f"folder {str(directory)!r} not found; set 'dir' to the folder of your worker files")
     found: list[DiscoveredHandler] = []
     problems: list[LoadProblem] = []
     for path in _files(root):
@@ -88,7 +90,7 @@ def _bridges(module: ModuleType | None) -> list[Bridge]:
         return []  # the name means something else there
     for one in declared:
         if not isinstance(one, Bridge) or isinstance(one, type):
-            raise DefinitionError(f"bridges must contain bridges such as PgBoss(…), got {one!r}")
+            raise DefinitionError(f"bridges must contain bridges such as PgBoss(…), got {shorten(one)}")
     return list(declared)
 
 
@@ -200,7 +202,7 @@ def read_functions(functions: list[Any]) -> list[DiscoveredHandler]:
     for fn in functions:
         definitions = read_definitions(fn)
         if not definitions:
-            name = getattr(fn, "__name__", repr(fn))
+            name = getattr(fn, "__name__", None) or shorten(fn)
             raise DefinitionError(f"{name} is not a handler; decorate it with @flow, @step or @job")
         file = inspect.getsourcefile(fn) or ""
         found += [DiscoveredHandler(fn.__name__, file, fn.__name__, definition) for definition in definitions]

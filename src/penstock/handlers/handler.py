@@ -19,6 +19,7 @@ from ..core.options import check_key
 from ..core.payload import to_plain
 from ..core.retry import RetryPolicy
 from ..core.schemas import UnknownFields, Validator, make_validator, needs_validation
+from ..core.text import shorten
 from ..durable.declared_waits import Await, read_await
 from ..ports.runner import HandlerRef
 from ..ports.unit import KeepJobs, RateLimit
@@ -81,10 +82,10 @@ class Handler:
         annotation, passes = _read_signature(self.fn, parameters, self.where)
         schema = self.input_schema if self.input_schema is not None else annotation
         checks = (
-            make_validator(schema, f"the input of {self.name}", unknown_fields=self.unknown_fields or "refuse")
+            make_validator(schema, f"the input of {self.name!r}", unknown_fields=self.unknown_fields or "refuse")
             if schema is not None
             else None,
-            make_validator(self.output_schema, f"the result of {self.name}")
+            make_validator(self.output_schema, f"the result of {self.name!r}")
             if self.output_schema is not None
             else None,
         )
@@ -130,6 +131,15 @@ class Handler:
         """Return the input, converted to its model; raise SchemaViolation if it does not match."""
         check = self._checks[0]
         return value if check is None else check(value)
+
+    def check_start(self, value: Any, what: str) -> None:
+        """Check the input of what this handler starts, such as "flow 'shop'"; raise SchemaViolation about that."""
+        try:
+            self.check_input(value)
+        except SchemaViolation as problem:
+            text = str(problem).replace(f"the input of {self.name!r}", f"the input of {what}", 1)
+            hint = "" if value is not None else "; pass input=, or --input on the command line"
+            raise SchemaViolation(text + hint) from None
 
     @property
     def has_output_schema(self) -> bool:
@@ -192,7 +202,7 @@ class Handler:
             if isinstance(value, bool) or not isinstance(value, str | int):
                 raise BadArgument(
                     f"the value at {self.order_key!r}, the order_key of {self.name} ({self.where}), must be a string "
-                    f"or a whole number, got {value!r}"
+                    f"or a whole number, got {shorten(value)}"
                 )
             return check_key(str(value), "order_key")
         typed = self.check_input(payload)

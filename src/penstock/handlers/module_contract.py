@@ -10,6 +10,7 @@ import msgspec
 from ..core.durations import ms_to_duration
 from ..core.errors import DefinitionError
 from ..core.options import DELAY_META, read_options
+from ..core.text import shorten
 from ..durable.declared_waits import Await, read_await
 from ..schedules.declared import ScheduleConfig, read_schedule
 from .decorators import FlowDefinition, StepDefinition, apply_schedule, read_compensation, read_mode
@@ -103,7 +104,9 @@ def read_module(
             )
     step = _read_step(handler, flow, read, file)
     if flow.role not in ("main", "step"):
-        raise DefinitionError(f"role must be 'main' (a flow's first step) or 'step', got {flow.role!r}", where=file)
+        raise DefinitionError(
+            f"role must be 'main' (a flow's first step) or 'step', got {shorten(flow.role)}", where=file
+        )
     if flow.role == "step":
         return apply_schedule(step, schedule)
     if flow.id is None:

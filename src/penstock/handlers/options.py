@@ -17,8 +17,10 @@ from ..core.errors import BadArgument, BadDuration, DefinitionError
 from ..core.near_match import check_keys
 from ..core.options import DELAY_META, MAX_PRIORITY, Milliseconds, read_options
 from ..core.schemas import UnknownFields
+from ..core.text import shorten
 from ..ports.unit import KeepJobs, RateLimit
 
+MAX_KEPT_JOBS = 1_000_000_000
 IdempotencyKey = Literal["auto"] | Callable[[Any], str]
 """`"auto"` for a hash of the input, or a function of the input."""
 RateOption = RateLimit | str | Mapping[str, Any]
@@ -84,7 +86,7 @@ def read_rate_limit(limit: Any, key: Any) -> RateLimit | None:
         count, slash, span = (part.strip() for part in limit.partition("/"))
         if not slash or not count.isdecimal():
             raise DefinitionError(
-                f'rate_limit must be a count, a slash and a duration, such as "100/1m", got {limit!r}'
+                f'rate_limit must be a count, a slash and a duration, such as "100/1m", got {shorten(limit)}'
             )
         options = {"max": int(count), "duration": span if span[:1].isdigit() else f"1{span}"}
     elif isinstance(limit, RateLimit):
@@ -92,12 +94,12 @@ def read_rate_limit(limit: Any, key: Any) -> RateLimit | None:
     elif not isinstance(limit, Mapping):
         raise DefinitionError(
             'rate_limit must be a string such as "100/1m" or a mapping such as {"max": 100, "duration": "1m"}, '
-            f"got {limit!r}"
+            f"got {shorten(limit)}"
         )
     rate = read_options(_RateLimitOption, options, "rate_limit")
     duration_ms = rate.duration if rate.duration_ms is None else rate.duration_ms
     if not duration_ms:
-        raise DefinitionError(f'rate_limit requires a duration longer than 0, such as "1m", got {limit!r}')
+        raise DefinitionError(f'rate_limit requires a duration longer than 0, such as "1m", got {shorten(limit)}')
     if rate.per_key and key is None:
         raise DefinitionError(
             "this rate_limit is per key, but rate_key is not set; set rate_key to the path of the key in the input"
@@ -130,7 +132,7 @@ def _is_plain_function(value: Any) -> bool:
 
 
 def _show(value: Any) -> str:
-    return "an async function" if callable(value) else repr(value)
+    return "an async function" if callable(value) else shorten(value)
 
 
 def read_kinds(name: str, value: Sequence[str] | str | None, where: str | None = None) -> tuple[str, ...] | None:
@@ -139,13 +141,15 @@ def read_kinds(name: str, value: Sequence[str] | str | None, where: str | None =
         return None
     if isinstance(value, Mapping) or not isinstance(value, str | list | tuple | set | frozenset):
         raise DefinitionError(
-            f'{name} must be the kind of an event such as "order.paid", or a list of kinds, got {value!r}', where=where
+            f'`{name}` must be an event kind such as "order.paid", or a list of kinds, got {shorten(value)}',
+            where=where,
         )
     kinds = (value,) if isinstance(value, str) else tuple(value)
     for kind in kinds:
         if not isinstance(kind, str) or not kind:
             raise DefinitionError(
-                f"each event kind in {name} must be words separated by dots, such as 'order.paid', got {kind!r}",
+                f"each event kind in `{name}` must be words separated by dots, such as 'order.paid', got "
+                f"{shorten(kind)}",
                 where=where,
             )
     return kinds
@@ -168,7 +172,7 @@ def read_keep(value: Any, name: str) -> KeepJobs | None:
         )
     raise BadArgument(
         f'{name} must be how many to keep (0 for none), how long to keep them ("1d"), or {{"count": 1000, "age": '
-        f'"1d"}}, got {value!r}'
+        f'"1d"}}, got {shorten(value)}'
     )
 
 
@@ -189,9 +193,12 @@ def _read_age(age: Any, name: str) -> int:
 
 
 def _read_count(count: Any, name: str, value: Any) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise BadArgument(f"{name} must have a count of 0 or more, got {value!r}")
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_KEPT_JOBS:
+        raise BadArgument(f"{name} must have a count from 0 to {MAX_KEPT_JOBS:,}, got {shorten(value)}")
     return count
+
+
+_LIKELY_OPTIONS = {"job": "queue", "step": "on"}  # what an argument without a name most likely is
 
 
 def check_options(decorator: D) -> D:
@@ -210,10 +217,12 @@ def check_options(decorator: D) -> D:
         if args and callable(args[0]) and not leading:
             raise DefinitionError(f"@{name} requires parentheses, as in {example}", where=where)
         if len(args) > len(leading):
+            value, option = args[len(leading)], _LIKELY_OPTIONS.get(name)
+            hint = (
+                f"did you mean @{name}({option}={value!r})?" if option and isinstance(value, str) else f"use {example}."
+            )
             raise DefinitionError(
-                f"@{name} got the positional argument {args[len(leading)]!r}; use {example} and pass options as "
-                "name=value",
-                where=where,
+                f"@{name} got the positional argument {shorten(value)}; {hint} Pass options as name=value", where=where
             )
         if len(args) < len(leading) and leading[0] not in options:
             raise DefinitionError(f"@{name} requires a name, as in {example}", where=where)

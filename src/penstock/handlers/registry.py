@@ -12,8 +12,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..core.errors import ConfigError, DefinitionError, PenstockError, UnknownFlow
-from ..core.near_match import near_matches
+from ..core.near_match import did_you_mean, near_matches
 from ..core.schemas import UnknownFields, Validator, make_validator
+from ..core.text import shorten
 from ..schedules.spec import ScheduleSpec, Target
 from .decorators import FlowDefinition, StepDefinition, read_definitions
 from .discovery import Definition, DiscoveredHandler, LoadProblem
@@ -42,7 +43,7 @@ def find_flow(registry: Registry, flow: str | Callable[..., Any]) -> Flow:
     for definition in read_definitions(flow):
         if isinstance(definition, FlowDefinition):
             return registry.flow(definition.name)
-    raise ConfigError(f"{getattr(flow, '__name__', flow)!r} is not a flow; decorate it with @flow")
+    raise ConfigError(f"{shorten(getattr(flow, '__name__', flow))} is not a flow; decorate it with @flow")
 
 
 @dataclass(frozen=True)
@@ -284,10 +285,10 @@ def _check_unreachable(steps: list[StepDefinition], flows: Mapping[str, Flow], p
             problems.append(LoadProblem("unknown_flow", message, handler.file, handler.line))
         else:
             kinds = ", ".join(step.kinds) or "nothing"
-            message = (
-                f"step {step.name!r} never starts, because it listens to {kinds} and no flow emits that; add the "
-                "kind to the emits of a step"
-            )
+            emitted = {kind for flow in flows.values() for one in flow.steps.values() for kind in one.emits or ()}
+            near = next(filter(None, (did_you_mean(kind, emitted) for kind in step.kinds)), "")
+            hint = near or "add the kind to the emits of a step"
+            message = f"step {step.name!r} never starts, because it listens to {kinds} and no flow emits that; {hint}"
             problems.append(LoadProblem("unreachable_step", message, handler.file, handler.line))
 
 

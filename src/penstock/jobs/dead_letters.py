@@ -7,10 +7,15 @@ from typing import Any
 import msgspec
 
 from ..core.clock import to_iso
+from ..core.errors import UnreadableJob
 from ..core.ids import dead_letter_id
-from ..core.payload import unpack
+from ..core.payload import DECODE_ERRORS, pack, unpack
+from ..ports.store import JobRow
 from ..ports.unit import NewJob
-from ..worker.outcomes import ErrorInfo, Work, pack_record
+from ..worker.attempt import read_input
+from ..worker.outcomes import MAX_RECORD_BYTES, ErrorInfo, Work, pack_record
+
+_encode = msgspec.json.Encoder().encode
 
 
 class DeadLetter(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -29,15 +34,33 @@ class DeadLetter(msgspec.Struct, rename="camel", omit_defaults=True):
     n: int = 1
     correlation_id: str | None = None
     options: Any = None
+    unreadable: str | None = None  # why `original_data` is missing
+    undecided: bool = False  # the run's record could not be read and counts the step as open
 
 
-def build_dead_letter(work: Work, error: ErrorInfo, now: int, attempts: int) -> NewJob:
+def read_dead_letter(row: JobRow) -> DeadLetter:
+    """Decode the dead letter in a job of a dead-letter queue. Any other job there becomes a letter without input."""
+    try:
+        return msgspec.convert(unpack(row.payload), DeadLetter)
+    except DECODE_ERRORS as problem:
+        why = f"job {row.id!r} of queue {row.queue!r} is not a dead letter: {problem}"
+        error = {"message": why, "name": UnreadableJob.__name__, "code": UnreadableJob.code}
+        return DeadLetter("", row.name, None, row.queue, error, to_iso(row.created), row.attempt, unreadable=why)
+
+
+def build_dead_letter(work: Work, error: ErrorInfo, now: int, attempts: int, *, is_undecided: bool = False) -> NewJob:
     """Build the dead letter of a claim whose failure is final. Its id is the same each time, so it is stored once."""
-    claim = work.claim
+    claim, data, unreadable = work.claim, None, None
+    try:
+        read_input(claim)
+        data = msgspec.Raw(claim.payload)  # as it is: another program's input may break our rules
+    except UnreadableJob as problem:
+        unreadable = str(problem)
+    opts = claim.opts if claim.unreadable is None else _make_options(work)
     body = DeadLetter(
         claim.job,
         claim.name,
-        unpack(claim.payload),
+        data,
         claim.queue,
         _error_to_dict(error),
         to_iso(now),
@@ -47,9 +70,20 @@ def build_dead_letter(work: Work, error: ErrorInfo, now: int, attempts: int) -> 
         work.step,
         work.n,
         work.correlation_id,
-        unpack(claim.opts),
+        unpack(opts),
+        unreadable,
+        is_undecided,
     )
-    return NewJob(dead_letter_id(claim.job), work.handler.dlq, claim.name, pack_record(body), opts=claim.opts)
+    payload = _encode(body)
+    if len(payload) > MAX_RECORD_BYTES:
+        unreadable = f"the input has {len(claim.payload):,} bytes, too many for a dead letter"
+        payload = pack_record(msgspec.structs.replace(body, original_data=None, unreadable=unreadable))
+    return NewJob(dead_letter_id(claim.job), work.handler.dlq, claim.name, payload, opts=opts)
+
+
+def _make_options(work: Work) -> bytes:
+    """Return the options that a redrive needs: those of the failed job may be what cannot be decoded."""
+    return pack({"step": work.step, "n": work.n}) if work.run_id is not None else b"{}"
 
 
 def _error_to_dict(error: ErrorInfo) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from ..commit.runtime import Runtime
 from ..core.clock import to_iso
 from ..core.errors import ChildFailed, UnknownQueue
 from ..core.events import EventBodies, EventBody
+from ..core.payload import DECODE_ERRORS
 from ..core.retry import Backoff, RetryPolicy
 from ..durable.journal import PendingWrites
 from ..handlers.handler import Handler
@@ -25,6 +26,7 @@ from ..ports.unit import (
     KeepJobs,
     NewEvent,
     NewJob,
+    OnFailure,
     Outcome,
     Parent,
     PublishedOptions,
@@ -44,6 +46,7 @@ from ..worker.outcomes import (
     WaitSuspension,
     pack_record,
 )
+from ..worker.unreadable import mark_options
 from .dead_letters import build_dead_letter
 
 # A newer worker may know a job that this one does not: retry it for a while before it becomes a dead letter.
@@ -67,6 +70,14 @@ _decode_options = msgspec.json.Decoder(JobOptions).decode
 encode_options = msgspec.json.Encoder().encode
 
 
+def read_options(claim: Claim) -> tuple[Claim, JobOptions | None]:
+    """Return a claim and its options; without them, the claim is marked as one that cannot be decoded."""
+    try:
+        return claim, _decode_options(claim.opts)
+    except DECODE_ERRORS as problem:
+        return mark_options(claim, problem), None
+
+
 class JobEngine:
     """Opens claims of plain jobs."""
 
@@ -87,13 +98,24 @@ class JobEngine:
                     "@job for it"
                 ),
             )
-        work = JobWork(self._runtime, claim, handler)
+        claim, options = read_options(claim)
+        if options is None:
+            options = await self._restore_options(claim)
+        work = JobWork(self._runtime, claim, handler, options)
         work.launcher = self._launcher
         if work.has_children and (failed := await self._failed_child(claim.scope)) is not None:
             work.handler = failing_handler(
                 work.handler, ChildFailed(f"{claim.job!r} was not run because its child {failed} failed")
             )
         return work
+
+    async def _restore_options(self, claim: Claim) -> JobOptions:
+        """Return what the store itself knows of a job's options, so that its end reaches the jobs that wait for it."""
+        row = await self._runtime.store.job(claim.job)
+        if row is None:
+            return JobOptions()
+        parent = Parent(row.parent, "", OnFailure.WAIT) if row.parent is not None else None
+        return JobOptions(parent=parent, order_key=row.order_key)
 
     async def _failed_child(self, id: str) -> str | None:
         rows = await self._runtime.store.children(id)
@@ -170,8 +192,8 @@ class JobWork:
     public_url = ""
     launcher: Launcher | None = None
 
-    def __init__(self, runtime: Runtime, claim: Claim, handler: Handler) -> None:
-        options = _decode_options(claim.opts)
+    def __init__(self, runtime: Runtime, claim: Claim, handler: Handler, options: JobOptions | None = None) -> None:
+        options = options if options is not None else _decode_options(claim.opts)
         self.claim = claim
         self.handler = handler if options.retry is None else replace(handler, retry=options.retry)
         self._keep_completed = options.keep_completed or handler.keep_completed

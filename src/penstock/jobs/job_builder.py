@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 
 from ..commit.runtime import Runtime
+from ..core.arguments import check_optional_text
 from ..core.errors import ConfigError
 from ..core.ids import check_job_id, check_name, uuid7
 from ..core.options import check_priority
 from ..core.payload import pack, unpack
 from ..core.retry import RetryPolicy
+from ..core.text import shorten
 from ..handlers.decorators import read_definitions
 from ..handlers.handler import Handler, JobDefinition
 from ..ports.unit import Dedupe, NewJob, PublishedOptions
@@ -37,8 +39,8 @@ class JobBuilder:
             handlers = [one.handler for one in read_definitions(job) if isinstance(one, JobDefinition)]
         if handlers:
             return handlers[0].queue_name, name or handlers[0].name
-        shown = getattr(job, "__name__", job)
-        raise ConfigError(f"{shown!r} is not a job; decorate it with @job, or pass the name of a queue")
+        shown = shorten(getattr(job, "__name__", job))
+        raise ConfigError(f"{shown} is not a job; decorate it with @job, or pass the name of a queue")
 
     def build(
         self,
@@ -60,13 +62,13 @@ class JobBuilder:
         run or job whose handler enqueues it.
         """
         data = pack(input, f"the input of a job of queue {check_name(queue, 'queue name')!r}")
-        handler = self._runtime.registry().job(queue, name or "*")
+        handler = self._runtime.registry().job(queue, check_optional_text(name, "the name of a job") or "*")
         rate_key, published = None, _published_options(handler, options)
         if priority is not None:
             check_priority(priority)
         if handler is not None:
             value = unpack(data)
-            handler.check_input(value)
+            handler.check_start(value, handler.name)
             key = key if key is not None else handler.make_key(value)
             rate_key = handler.make_rate_key(value)
             if handler.order_key is not None and options.order_key is None:

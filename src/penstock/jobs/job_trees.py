@@ -12,6 +12,7 @@ from ..core.durations import Duration, ms_to_duration, to_ms
 from ..core.errors import BadArgument, DefinitionError
 from ..core.near_match import check_keys
 from ..core.retry import RetryOption
+from ..core.text import shorten
 from ..ports.unit import OnFailure
 
 OnFailureWord = Literal["fail", "continue", "ignore", "remove", "wait"]
@@ -61,9 +62,11 @@ class Node:
     def __post_init__(self) -> None:
         words = [one.value for one in OnFailure]
         if self.on_failure not in words:
-            raise BadArgument(f"on_failure must be one of {', '.join(map(repr, words))}, got {self.on_failure!r}")
+            raise BadArgument(
+                f"on_failure must be one of {', '.join(map(repr, words))}, got {shorten(self.on_failure)}"
+            )
         if isinstance(self.children, Node | str | Mapping) or not isinstance(self.children, Sequence):
-            raise BadArgument(f"children must be a list of nodes, got {self.children!r}")
+            raise BadArgument(f"children must be a list of nodes, got {shorten(self.children)}")
 
 
 class JobTree(msgspec.Struct, frozen=True):
@@ -99,10 +102,10 @@ def _read_node(value: Any, where: str, depth: int) -> Node:
         node, children = _read_mapping(value, where), value.get("children") or ()
     else:
         raise BadArgument(
-            f"{where} must be a Node, or a dict with 'name', 'queue', 'data' and 'children', got {value!r}"
+            f"{where} must be a Node, or a dict with 'name', 'queue', 'data' and 'children', got {shorten(value)}"
         )
     if isinstance(children, str | Mapping) or not isinstance(children, Sequence):
-        raise BadArgument(f"the children of {where} must be a list, got {children!r}")
+        raise BadArgument(f"the children of {where} must be a list, got {shorten(children)}")
     nodes = [_read_node(child, f"child {n} of {where}", depth + 1) for n, child in enumerate(children, 1)]
     return _with_children(node, nodes)
 
@@ -122,7 +125,7 @@ def _read_mapping(value: Mapping[str, Any], where: str) -> Node:
         raise BadArgument(str(problem)) from None
     queue = value.get("queueName", value.get("queue"))
     if not isinstance(queue, str):
-        raise BadArgument(f"the 'queue' of {where} must be the name of a queue, got {queue!r}")
+        raise BadArgument(f"the 'queue' of {where} must be the name of a queue, got {shorten(queue)}")
     delay = opts.get("delay")
     return Node(
         queue,

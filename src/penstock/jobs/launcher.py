@@ -9,7 +9,7 @@ import msgspec
 
 from ..commit.runtime import Runtime
 from ..context.launches import JobLaunch, RunLaunch
-from ..core.arguments import check_tags, check_text, resolve_due
+from ..core.arguments import check_optional_text, check_tags, resolve_due
 from ..core.ids import check_id, digest
 from ..core.options import check_key, check_priority
 from ..core.payload import pack, unpack
@@ -57,7 +57,7 @@ class Launcher:
             return self._build_run(launch, work, index)
         queue, name = self._builder.resolve(launch.queue, launch.name)
         options = JobOptions(
-            check_text(launch.correlation_id, "the correlation id") or work.correlation_id,
+            check_optional_text(launch.correlation_id, "the correlation id") or work.correlation_id,
             RetryPolicy.parse(launch.retry) if launch.retry is not None else None,
             order_key=check_key(launch.order_key, "order_key") if launch.order_key is not None else None,
         )
@@ -87,14 +87,14 @@ class Launcher:
         flow = find_flow(runtime.registry(), launch.flow)
         data = pack(launch.input, f"the input of flow {flow.name!r}")
         entry, value = flow.definition.entry.handler, unpack(data)
-        entry.check_input(value)
+        entry.check_start(value, f"flow {flow.name!r}")
         key = launch.key if launch.key is not None else entry.make_key(value, flow.name)
         run = check_id(key, "idempotency key") if key is not None else _make_id(flow.name, work, index)
         start = RunStart(
             flow.name,
             run,
             value,
-            check_text(launch.correlation_id, "the correlation id") or work.correlation_id,
+            check_optional_text(launch.correlation_id, "the correlation id") or work.correlation_id,
             _parent(work),
             check_priority(launch.priority) if launch.priority else 0,
             resolve_due(launch.delay, launch.at, runtime.clock),

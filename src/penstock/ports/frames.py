@@ -159,6 +159,7 @@ class NewTrigger(Frame, frozen=True, tag="trigger"):
     timeout_ms: int | None = None
     schema: dict[str, Any] | None = None
     signed: str | None = None
+    signed_id: Literal["trigger", "any"] = "trigger"
 
 
 class TriggerToken(Frame, frozen=True, tag="trigger.token"):

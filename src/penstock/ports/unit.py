@@ -176,6 +176,7 @@ class Claim(msgspec.Struct, frozen=True):
     memos: dict[str, bytes] = {}
     at: int = 0  # when it was claimed, by the store's clock
     kind: str = FLOW  # of the run: which engine understands it
+    unreadable: str | None = None  # why the job cannot be decoded: it fails and is not run
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed"):
@@ -204,7 +205,6 @@ class Suspended(msgspec.Struct, frozen=True, tag="suspended"):
     """The job is suspended until a unit wakes it, or until `due`."""
 
     due: int | None = None
-    gives_attempt_back: bool = False  # see gives_attempt_back()
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
@@ -230,10 +230,10 @@ Outcome = Completed | RetryAt | Dead | Suspended | Cancelled | Released
 def gives_attempt_back(outcome: Outcome | None) -> bool:
     """Return whether the job's attempt goes back by one, so that its next claim has the same number.
 
-    Attempts count executions of the handler, and the claim numbers them before it is known whether the handler runs.
-    The fence stays safe: the token is unique to each claim.
+    Attempts count starts of the handler, and the claim numbers them before it is known whether the handler runs. A
+    resume after a wait continues its attempt. The fence stays safe: the token is unique to each claim.
     """
-    return isinstance(outcome, Suspended | Released | Dead) and outcome.gives_attempt_back
+    return isinstance(outcome, Suspended) or (isinstance(outcome, Released | Dead) and outcome.gives_attempt_back)
 
 
 class RunWrite(msgspec.Struct, frozen=True):

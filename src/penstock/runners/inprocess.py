@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from collections.abc import Coroutine
 from typing import Any
 
 from ..core.errors import AttemptCancelled, AttemptTimeout
 from ..ports.runner import Channel, Task
 from .threads import ThreadCall, ThreadPool
+
+log = logging.getLogger("penstock.worker")
+BLOCKED_LOOP_HINT = (
+    "make the handler `def`, so that it runs on a thread, or call the blocking code with `await asyncio.to_thread(…)`"
+)
 
 
 class InProcessRunner:
@@ -19,13 +26,14 @@ class InProcessRunner:
         self._loop = asyncio.get_running_loop()  # looking it up costs every attempt a system call
 
     def run(self, task: Task, channel: Channel) -> Coroutine[Any, Any, Any]:
-        run = self._run_on_loop if task.handler.is_async else self._run_on_thread
-        return run(channel, task.timeout_s)
+        if task.handler.is_async:
+            return self._run_on_loop(channel, task.timeout_s, task.handler.name)
+        return self._run_on_thread(channel, task.timeout_s)
 
     async def close(self) -> None:
         self._pool.close()
 
-    async def _run_on_loop(self, channel: Channel, timeout: float | None) -> Any:
+    async def _run_on_loop(self, channel: Channel, timeout: float | None, name: str) -> Any:
         task = asyncio.current_task(self._loop)
         assert task is not None
         reason: str | None = None
@@ -42,10 +50,14 @@ class InProcessRunner:
             if timeout is None:
                 return await channel.invoke()
             async with asyncio.timeout(timeout) as limit:
-                return await channel.invoke()
-        except TimeoutError:
+                result = await channel.invoke()
+            if self._loop.time() > (limit.when() or math.inf):
+                _warn_about_late_end(name, timeout)
+            return result
+        except TimeoutError as late:
             if timeout is not None and limit.expired():
-                raise _timed_out(timeout) from None
+                # Its cause is the cancellation, whose traceback ends where the handler was.
+                raise _timed_out(timeout).with_traceback(getattr(late.__cause__, "__traceback__", None)) from None
             raise
         except asyncio.CancelledError:
             if reason is None:
@@ -83,9 +95,10 @@ class InProcessRunner:
         call.done.add_done_callback(_ignore_result)
         if interrupted.done():
             raise AttemptCancelled(interrupted.result())
-        call.interrupt("timeout")
         assert timeout is not None
-        raise _timed_out(timeout)
+        problem = _timed_out(timeout).with_traceback(call.current_traceback())
+        call.interrupt("timeout")
+        raise problem
 
 
 def _ignore_result(future: asyncio.Future[Any]) -> None:
@@ -97,6 +110,16 @@ def _ignore_result(future: asyncio.Future[Any]) -> None:
 def _escaped_cancellation() -> RuntimeError:
     """Build the error for a cancellation that nobody requested: of a task that the handler cancelled and awaited."""
     return RuntimeError("the handler let a CancelledError of its own escape; catch it where that task is awaited")
+
+
+def _warn_about_late_end(name: str, timeout: float) -> None:
+    """Warn about a handler that ended after its timeout: the event loop was blocked, so nothing could stop it."""
+    log.warning(
+        "%s ran longer than its timeout of %g s and could not be stopped, because it blocked the event loop; %s",
+        name,
+        timeout,
+        BLOCKED_LOOP_HINT,
+    )
 
 
 def _timed_out(timeout: float) -> AttemptTimeout:

@@ -6,8 +6,10 @@ import asyncio
 import contextvars
 import ctypes
 import queue
+import sys
 import threading
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 from ..core.errors import AttemptCancelled
@@ -40,6 +42,15 @@ class ThreadCall:
         with self._lock:
             self._thread = None
         self._settle(result, error)
+
+    def current_traceback(self) -> TracebackType | None:
+        """Return where the call is now, as the traceback of an exception raised there; None if it does not run."""
+        frame = sys._current_frames().get(self._thread) if self._thread is not None else None
+        found: TracebackType | None = None
+        while frame is not None and frame.f_code is not ThreadCall.run.__code__:
+            found = TracebackType(found, frame, frame.f_lasti, frame.f_lineno or 0)
+            frame = frame.f_back
+        return found if frame is not None else None  # else the thread has left the call meanwhile
 
     def interrupt(self, reason: str) -> None:
         """Raise AttemptCancelled in the thread at its next Python instruction. A call into C is not interrupted."""

@@ -11,6 +11,7 @@ from ..core.errors import DefinitionError, PenstockError
 from ..core.ids import check_schedule_id
 from ..core.options import check_priority, rename_keys
 from ..core.payload import pack, unpack
+from ..core.text import shorten
 
 if TYPE_CHECKING:
     from ..handlers.handler import Handler
@@ -51,7 +52,7 @@ def _read(value: ScheduleConfig, handler: Handler) -> DeclaredSchedule:
     if not isinstance(value, Mapping):
         raise BadSchedule(
             'a schedule must be a cron expression such as "0 9 * * 1-5", an interval such as "15m", or a mapping '
-            f'such as {{"cron": …, "tz": …}}, got {value!r}'
+            f'such as {{"cron": …, "tz": …}}, got {shorten(value)}'
         )
     options = rename_keys(value, _OPTIONS, "schedule", where=handler.where)
     id, input, priority = options.pop("id", None), options.pop("input", None), options.pop("priority", None)
@@ -71,4 +72,4 @@ def _parse_time(name: str, text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise BadSchedule(f"{name} must be a time such as 2030-01-31T09:00:00+01:00, got {text!r}") from None
+        raise BadSchedule(f"{name} must be a time such as 2030-01-31T09:00:00+01:00, got {shorten(text)}") from None

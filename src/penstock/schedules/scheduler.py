@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from ..core.errors import StoreError
+from ..core.errors import StoreError, UnreadableRecord
 from ..core.outage_retry import OutageLog
 from ..ports.store import ScheduleRow, Store
 from .spec import (
@@ -110,6 +110,11 @@ class Scheduler:
             return await self._fire_slots(row, now, held, stuck)
         except asyncio.CancelledError:
             raise
+        except UnreadableRecord as problem:
+            # No scheduler can fire it. Paused, it is not due again until it is added again.
+            if await self._store.put_schedule(msgspec.structs.replace(row, paused=True), row):
+                log.error("paused schedule %s: %s", row.id, problem)
+            return 0
         except Exception:
             # This process may not have the flow; another one may.
             stuck[row.id] = row.next

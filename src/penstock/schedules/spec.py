@@ -10,9 +10,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from ..core.arguments import check_count
 from ..core.clock import MAX_TIME_MS, datetime_to_ms, to_iso
 from ..core.durations import Duration, to_ms
-from ..core.errors import BadArgument, ConfigError
+from ..core.errors import BadArgument, ConfigError, UnreadableRecord
+from ..core.stored import read_stored
+from ..core.text import shorten
 from ..ports.store import ScheduleRow
 from ..ports.unit import ScheduleMove
 
@@ -67,11 +70,26 @@ _target_decoder = msgspec.json.Decoder(Target)
 
 
 def decode_spec(row: ScheduleRow) -> ScheduleSpec:
-    return _spec_decoder.decode(row.spec)
+    """Decode when a schedule fires. Raise UnreadableRecord if that is damaged."""
+    return read_stored(_read_spec, row.spec, f"the times of schedule {row.id!r}", _hint(row))
+
+
+def _read_spec(data: bytes) -> ScheduleSpec:
+    spec = _spec_decoder.decode(data)
+    if sum(one is not None for one in (spec.every_ms, spec.cron, spec.at_ms)) != 1:
+        raise ValueError("it has not exactly one of every, cron and at")
+    if spec.every_ms is not None and spec.every_ms < MIN_INTERVAL_MS:
+        raise ValueError(f"its interval is {spec.every_ms} ms")
+    return spec
 
 
 def decode_target(row: ScheduleRow) -> Target:
-    return _target_decoder.decode(row.target)
+    """Decode what a schedule starts. Raise UnreadableRecord if that is damaged."""
+    return read_stored(_target_decoder.decode, row.target, f"the target of schedule {row.id!r}", _hint(row))
+
+
+def _hint(row: ScheduleRow) -> str:
+    return f"add the schedule again, or remove it: `penstock schedules remove {row.id}`"
 
 
 # Validation
@@ -95,11 +113,13 @@ def make_spec(
         raise BadSchedule("a schedule requires exactly one of every='5m', cron='0 9 * * *' or at=<datetime>")
     every_ms = to_ms(every) if every is not None else None
     if every_ms is not None and every_ms < MIN_INTERVAL_MS:
-        raise BadSchedule(f"every={every!r} is too frequent for a schedule; the minimum is 1s")
+        raise BadSchedule(f"every={shorten(every)} is too frequent for a schedule; the minimum is 1s")
     if at is not None and not (start is None and end is None and limit is None):
         raise BadSchedule("start=, end= and limit= only apply to every= and cron=; at= fires once")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise BadSchedule(f"limit must be a whole number of at least 1, got {limit!r}; omit it for no limit")
+    try:
+        limit = None if limit is None else check_count(limit)
+    except BadArgument as problem:
+        raise BadSchedule(f"{problem}; omit it for no limit") from None
     _check_word("overlap", overlap, ("allow", "skip", "queue", "replace"))
     _check_word("catch_up", catch_up, ("one", "all", "none"))
     at_ms, start_ms, end_ms = _read_time(at, "at"), _read_time(start, "start"), _read_time(end, "end")
@@ -112,8 +132,8 @@ def make_spec(
 
 
 def _check_word(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise BadSchedule(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+    if not isinstance(value, str) or value not in known:
+        raise BadSchedule(f"{name} must be one of {', '.join(map(repr, known))}, got {shorten(value)}")
 
 
 def _read_time(time: datetime | None, name: str) -> int | None:
@@ -121,7 +141,7 @@ def _read_time(time: datetime | None, name: str) -> int | None:
         return None
     if isinstance(time, datetime) and time.utcoffset() is None:
         raise BadSchedule(
-            f"{name}={time!r} has no time zone; use datetime(…, tzinfo=UTC) or tzinfo=ZoneInfo('Europe/Berlin')"
+            f"{name}={shorten(time)} has no time zone; use datetime(…, tzinfo=UTC) or tzinfo=ZoneInfo('Europe/Berlin')"
         )
     return datetime_to_ms(time)
 
@@ -284,7 +304,7 @@ def renew_schedule(was: ScheduleRow | None, id: str, spec: ScheduleSpec, target:
     if was is None:
         return ScheduleRow(id, encode(spec), encode(target), first_slot(spec, now))
     next_ = was.next
-    if next_ is None or decode_spec(was).times != spec.times:
+    if next_ is None or _has_other_times(was, spec):
         next_ = first_slot(spec, now, was.last)
     if spec.limit is not None and was.fired >= spec.limit:
         next_ = None
@@ -293,9 +313,17 @@ def renew_schedule(was: ScheduleRow | None, id: str, spec: ScheduleSpec, target:
     return ScheduleRow(id, encode(spec), encode(target), next_, was.last, was.paused, was.fired)
 
 
+def _has_other_times(was: ScheduleRow, spec: ScheduleSpec) -> bool:
+    try:
+        return decode_spec(was).times != spec.times
+    except UnreadableRecord:
+        return True
+
+
 def resume_schedule(row: ScheduleRow, now: int) -> ScheduleRow:
     """Return a paused schedule as resumed. Slots that passed during the pause are not fired."""
-    next_ = row.next
+    next_, spec = row.next, decode_spec(row)
+    decode_target(row)  # one that cannot be read stays paused
     if next_ is not None and next_ <= now:
-        next_ = next_slot(decode_spec(row), now)
+        next_ = next_slot(spec, now)
     return msgspec.structs.replace(row, next=next_, paused=False)

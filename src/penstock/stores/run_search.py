@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..core.json_match import contains
-from ..core.payload import unpack
+from ..core.payload import show_stored
 from ..ports.store import RunRow
 
 PAGE_RUNS = 200
@@ -21,7 +21,7 @@ async def search(
     found: list[RunRow] = []
     while len(found) < limit:
         candidates = await page(before, PAGE_RUNS)
-        found += [row for row, body in candidates if body is not None and contains(unpack(body), start)]
+        found += [row for row, body in candidates if body is not None and contains(show_stored(body), start)]
         if len(candidates) < PAGE_RUNS:
             break
         before = candidates[-1][0].id

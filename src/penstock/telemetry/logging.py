@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
 from ..core.clock import to_iso
+from ..core.text import escape_line, escape_lines
 
 if TYPE_CHECKING:  # `--help` does without it
     from ..core.redaction import Redactor
@@ -112,9 +113,10 @@ class PrettyFormatter(_LineFormatter):
         attempt = f" attempt {known['attempt']}" if known.get("attempt", 1) != 1 else ""
         text = " ".join((self.message(record), *(f"{name}={value}" for name, value in _fields(record).items())))
         head = "" if level == "info" else self._colourise(_COLOURS.get(level, ""), f"{level}: ")
-        where = self._colourise("2", f"{place}{attempt}: ") if place else ""
+        where = self._colourise("2", f"{escape_line(place)}{attempt}: ") if place else ""
         error = self.error(record)
-        return f"{head}{where}{text}" + (f"\n{error}" if error is not None else "")
+        # The text may come from anyone, and it must not look like lines of the log or change the terminal.
+        return f"{head}{where}{escape_line(text)}" + (f"\n{escape_lines(error)}" if error is not None else "")
 
     def _colourise(self, colour: str, text: str) -> str:
         return f"\x1b[{colour}m{text}\x1b[0m" if self._colour and colour else text

@@ -11,7 +11,7 @@ from ..app.waits import Waits, WaitView
 from ..app.workers import Workers
 from ..core.durations import Duration, format_ms, to_ms
 from ..core.errors import WaitTimeout
-from ..durable.wait_records import EVENT
+from ..durable.wait_records import EVENT, TIME
 from ..handlers.registry import Registry
 from ..ports.store import QueueRow, Store
 from ..ports.unit import DELIVERIES, JobState
@@ -173,7 +173,7 @@ class AutoClock:
                 note = f", and it is paused; resume it with await app.queues.resume({row.name!r})"
             parts.append(f"queue {row.name!r} has {', '.join(f'{n} {state}' for state, n in live.items())}{note}")
         waits = await list_pending_waits(self._app.waits)
-        parts += [f"{describe_wait(wait)}; {suggest_answer(wait)}" for wait in waits if wait.until is None]
+        parts += [f"{describe_wait(wait)}{suggest_answer(wait)}" for wait in waits]
         parts += [
             (
                 f"schedule {row.id!r} fired {row.fired} times in that time; to skip time without it, pause it with "
@@ -219,10 +219,15 @@ async def list_pending_waits(waits: Waits, run: str | None = None) -> list[WaitV
 def describe_wait(wait: WaitView) -> str:
     """Describe a wait in words."""
     wanted = f" with {wait.match}" if wait.match else ""
-    return f"step {wait.step!r} of run {wait.run} waits for the {wait.kind} {wait.event or wait.name!r}{wanted}"
+    until = f" until {wait.until}" if wait.until is not None else ""
+    if wait.kind == TIME:
+        return f"step {wait.step!r} of run {wait.run} sleeps{until}"
+    return f"step {wait.step!r} of run {wait.run} waits for the {wait.kind} {wait.event or wait.name!r}{wanted}{until}"
 
 
 def suggest_answer(wait: WaitView) -> str:
-    """Suggest the call that resolves a wait."""
+    """Suggest the call that resolves a wait; "" for a time, which only passes."""
+    if wait.kind == TIME:
+        return ""
     call = f"emit({wait.event!r}, …)" if wait.kind == EVENT else f"fire({wait.name!r}, …)"
-    return f"resolve it with await app.{call}"
+    return f"; resolve it with await app.{call}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import Any, NamedTuple
 
 from ..core.errors import PenstockError
@@ -19,10 +20,10 @@ class Crashed(PenstockError):
 
 
 class PlannedCrash(NamedTuple):
-    """Which attempt crashes, and when."""
+    """Which start of a step's handler crashes, and when."""
 
     step: str
-    attempt: int
+    start: int
     after: bool
 
 
@@ -31,17 +32,19 @@ class CrashPlan:
 
     def __init__(self) -> None:
         self._planned: list[PlannedCrash] = []
+        self._starts: Counter[str] = Counter()  # claims of each job: a resume after a wait has no attempt number
 
-    def add(self, step: str, attempt: int, after: bool) -> None:
-        self._planned.append(PlannedCrash(step, attempt, after))
+    def add(self, step: str, start: int, after: bool) -> None:
+        self._planned.append(PlannedCrash(step, start, after))
 
     def apply(self, claim: Claim, work: Work) -> Work:
         """Crash a claim if planned: raise before its handler, or return work that crashes after it."""
+        self._starts[claim.job] += 1
         for planned in self._planned:
-            if (claim.name, claim.attempt) == (planned.step, planned.attempt):
+            if (claim.name, self._starts[claim.job]) == (planned.step, planned.start):
                 self._planned.remove(planned)
                 if not planned.after:
-                    raise Crashed(f"the test crashed attempt {claim.attempt} of {claim.name} before its handler")
+                    raise Crashed(f"the test crashed start {planned.start} of {claim.name} before its handler")
                 return _CrashingWork(work)
         return work
 

@@ -25,6 +25,7 @@ from ..core.schemas import make_validator
 from ..durable.call_recorder import CallRecorder
 from ..durable.calls import CallOutcome, DurableCall, RunCall, WaitCall
 from ..durable.journal import Journal, JournalCall, JournalEntry, encode
+from ..durable.signed_calls import SignedId
 from ..durable.triggers import PendingTrigger, TriggerWait
 from ..durable.wait_records import WaitBody, WaitResult
 from ..durable.waits import EventWait, TimeWait, TriggerType, Waits
@@ -124,7 +125,7 @@ class FakeDurableSession:
     def new_wait_body(self, key: str) -> WaitBody:
         return WaitBody(key, self.now_ms)
 
-    def add_step_event(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
+    def add_step_event(self, kind: str, data: dict[str, Any], **meta: Any) -> None:
         """Do nothing: a step under test has no stream."""
 
     def add_trigger_event(self, kind: str, id: str, data: dict[str, Any]) -> None:
@@ -319,8 +320,9 @@ class FakeWaits(Waits):
         timeout: Duration | None = None,
         schema: Mapping[str, Any] | None = None,
         signed: str | None = None,
+        signed_id: SignedId = "trigger",
     ) -> PendingTrigger:
-        pending = super().trigger(name, type=type, timeout=timeout, schema=schema, signed=signed)
+        pending = super().trigger(name, type=type, timeout=timeout, schema=schema, signed=signed, signed_id=signed_id)
         self._waited.append(RecordedWait("trigger", name, _drop_none(timeout=timeout, schema=schema, signed=signed)))
         return pending
 

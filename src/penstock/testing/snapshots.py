@@ -15,7 +15,7 @@ update_snapshots: ContextVar[bool] = ContextVar("penstock_update_snapshots", def
 """Whether saved histories are overwritten; set by the pytest plugin."""
 
 _VARYING_META = ("worker", "duration", "scheduledAt")
-_VARYING_DATA = ("duration", "awaitDuration", "nextRetryAt", "resumeAt", "delayMs", "stack")
+_VARYING_DATA = ("duration", "awaitDuration", "nextRetryAt", "resumeAt", "until", "delayMs", "stack")
 _VARYING_TEXT = (
     (re.compile(r"\bt-[0-9a-f]{32}\.[\w-]{43}"), "TOKEN"),
     (re.compile(r"\b([tef])-[0-9a-f]{32}\b"), "WAIT"),

@@ -17,8 +17,8 @@ from ..app.arguments import NoInput, StartOptions, check_choice
 from ..app.waits import WaitView
 from ..app.workers import RunnerFactory
 from ..core.durations import Duration, to_ms
-from ..durable.trigger_commands import Signature
-from ..durable.wait_records import TRIGGER, decode_body
+from ..core.signatures import Signature
+from ..durable.wait_records import TRIGGER, read_body
 from ..flows.reducer import RunView
 from ..flows.run_record import CANCELLED, COMPLETED
 from ..jobs.job_trees import Node
@@ -173,9 +173,9 @@ class TestApp(App):
 
         Args:
             trigger: Name of the trigger. A token or a URL works too.
-            data: What the waiting step receives: any JSON value.
+            data: What the waiting step receives: any JSON value. Leave it out of a signed call.
             run: Id of the run, if several runs wait for a trigger of this name.
-            signature: The signature of the call, for triggers that require one.
+            signature: The signature of the call. A trigger that requires one can also be fired by its name without.
         """
         await self.settle()
         waits = await list_pending_waits(self.waits, run)
@@ -186,14 +186,14 @@ class TestApp(App):
             raise AssertionError(_not_one(trigger, found, waits))
         row = await self.store.wait_row(found[0].id)
         assert row is not None
-        return await self.waits._triggers.resolve(row, decode_body(row.body), data)
+        return await self.waits._triggers.resolve(row, read_body(row), data, signature)
 
     def crash(self, step: str, *, attempt: int = 1, after: bool = False) -> None:
         """Crash an attempt of a step, or of a job. The job runs again when its lease expires.
 
         Args:
             step: Name of the step or the job.
-            attempt: Which attempt to crash.
+            attempt: Which start of the handler to crash, from 1; a resume after a wait counts too.
             after: Crash after the handler, with everything it recorded lost. Default: before the handler.
         """
         names = {name for flow in self.registry.flows.values() for name in flow.steps}

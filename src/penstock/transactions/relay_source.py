@@ -7,9 +7,10 @@ import inspect
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from ..core.errors import BadArgument, NoOutbox, SettingError
+from ..core.text import check_text, shorten
 from .connections.connection import UserConnection, run_blocking, wrap_connection
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ class RelaySource:
         self._connect = _connect_function(connect) if isinstance(connect, str) else connect
         if not callable(self._connect):
             raise BadArgument(
-                f"connect must be a URL ({URL_FORMS}) or a function that returns a connection, got {connect!r}"
+                f"connect must be a URL ({URL_FORMS}) or a function that returns a connection, got {shorten(connect)}"
             )
         self._thread: ThreadPoolExecutor | None = None
         self._connection: UserConnection | None = None
@@ -74,15 +75,19 @@ class RelaySource:
 
 
 def _connect_function(url: str) -> Callable[[], Any]:
-    scheme = url.partition(":")[0].lower()
+    scheme = check_text(url, "connect").partition(":")[0].lower()
     if scheme in ("postgresql", "postgres"):
         return lambda: _connect_postgres(url)
-    path, options = unquote(urlsplit(url).path)[1:], urlsplit(url).query
+    _, _, rest = url.partition("://")
+    path, _, options = rest.removeprefix("/").partition("?")
+    path = unquote(path)
     if scheme == "sqlite" and options:
-        raise SettingError(f"the URL of an outbox's SQLite file cannot have options, got {options!r}; remove them")
-    if scheme == "sqlite" and path and path != ":memory:":
+        raise SettingError(
+            f"the URL of an outbox's SQLite file cannot have options, got {shorten(options)}; remove them"
+        )
+    if scheme == "sqlite" and path not in ("", ":memory:") and "\0" not in path:
         return lambda: _connect_sqlite(path)
-    raise SettingError(f"{url.partition('@')[2] or url!r} cannot hold an outbox; use {URL_FORMS}")
+    raise SettingError(f"{shorten(url.partition('@')[2] or url)} cannot hold an outbox; use {URL_FORMS}")
 
 
 async def _connect_postgres(url: str) -> Any:
@@ -92,7 +97,7 @@ async def _connect_postgres(url: str) -> Any:
         raise SettingError("an outbox in Postgres requires asyncpg; run `pip install 'penstock[postgres]'`") from None
     try:
         return await asyncpg.connect(url)
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as problem:
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as problem:
         raise _unreachable(url, problem) from problem
 
 

@@ -18,14 +18,17 @@ from ..core.errors import (
     StoreUnavailable,
     SuspendSwallowed,
     Suspension,
+    UnreadableJob,
+    UnreadableRecord,
     WorkerLost,
 )
-from ..core.payload import NULL, pack, unpack
+from ..core.payload import NULL, pack, unpack, unpack_stored
 from ..durable import declared_waits
 from ..durable.declared_waits import TimeoutHandover
 from ..durable.journal import PendingWrites
-from ..durable.session import DurableSession
+from ..durable.session import OUTDATED, DurableSession
 from ..ports.runner import Task
+from ..ports.unit import Claim
 from ..telemetry.logging import enter_attempt, leave_attempt
 from .channel import AttemptServices, WorkerChannel
 from .outcomes import (
@@ -43,6 +46,13 @@ from .outcomes import (
 from .quarantine import is_given_up
 
 
+def read_input(claim: Claim) -> Any:
+    """Return the input of a claimed job. Raise UnreadableJob if the job cannot be decoded."""
+    if claim.unreadable is not None:
+        raise UnreadableJob(claim.unreadable)
+    return unpack_stored(claim.payload, "the input")
+
+
 class Attempt:
     """Runs one claim's handler once. Its channel carries what the handler emits, asks and records."""
 
@@ -50,9 +60,14 @@ class Attempt:
         self.work = work
         self.is_abandoned = False  # the worker shuts down and cancels the attempt's task
         self._has_called = False  # the handler
-        self._is_in_handler = False
         self._services = services
-        self._channel = self._open_channel()
+        self._unreadable: UnreadableRecord | None = None  # why its memos cannot be read
+        try:
+            self._channel = self._open_channel()
+        except UnreadableRecord as problem:
+            self._unreadable = problem
+            work.claim = msgspec.structs.replace(work.claim, memos={})
+            self._channel = self._open_channel()
 
     def _open_channel(self) -> WorkerChannel:
         return WorkerChannel(self.work, self._services)
@@ -64,7 +79,8 @@ class Attempt:
         except StoreError:
             raise
         except Exception as problem:  # raised while the result was being built
-            return self.bare_failure(ErrorInfo.from_exception(problem, self.work.bodies))
+            error = ErrorInfo.from_exception(problem, self.work.bodies)
+            return self.bare_failure(error, isinstance(problem, UnreadableRecord))
 
     @property
     def launched(self) -> Sequence[Launch]:
@@ -94,11 +110,13 @@ class Attempt:
     async def _run(self) -> AttemptResult:
         work, claim, channel = self.work, self.work.claim, self._channel
         try:
+            if self._unreadable is not None:
+                raise self._unreadable
             if claim.crashes and is_given_up(claim, self._services.max_crashes):
                 raise WorkerLost(
                     f"{claim.crashes} workers died or stalled while running {claim.job}; it is not retried"
                 )
-            result = await self._call(work.handler.check_input(unpack(claim.payload)))
+            result = await self._call(work.handler.check_input(read_input(claim)))
             return await self._success(result)
         except Suspension:
             if (problem := channel.session.journal.problem) is not None:
@@ -108,7 +126,8 @@ class Attempt:
             output, writes = await channel.close_output(), channel.session.finish()
             return Success(output, NULL, channel.emitted, [], writes, handover.step)
         except AttemptCancelled as stop:
-            return Interruption(await channel.close_output(), stop.reason, self._has_called)
+            is_counted = self._has_called and stop.reason != OUTDATED
+            return Interruption(await channel.close_output(), stop.reason, is_counted)
         except RateLimited as limit:
             return await self._return(limit, limit.hold_ms, holds_queue=True)
         except StoreUnavailable as problem:
@@ -142,7 +161,7 @@ class Attempt:
         before = enter_attempt(channel.log_fields)
         try:
             if wait is None:
-                self._has_called = self._is_in_handler = True
+                self._has_called = True
                 return await self._services.runner.run(self._make_task(None), channel)
             if wait.type == "time":
                 return await declared_waits.wait_after(wait, channel, self._run_task)
@@ -154,10 +173,8 @@ class Attempt:
             leave_attempt(before)
 
     async def _run_task(self, awaited: Any = None) -> Any:
-        self._has_called = self._is_in_handler = True
-        result = await self._services.runner.run(self._make_task(awaited), self._channel)
-        self._is_in_handler = False  # still true if it suspended: then the wait is the handler's own
-        return result
+        self._has_called = True
+        return await self._services.runner.run(self._make_task(awaited), self._channel)
 
     def _make_task(self, awaited: Any) -> Task:
         work, claim, handler = self.work, self.work.claim, self.work.handler
@@ -208,7 +225,7 @@ class Attempt:
 
     def _pack_result(self, value: Any) -> bytes:
         handler = self.work.handler
-        data = pack(value, f"the result of {handler.name}")
+        data = pack(value, f"the result of {handler.name!r}")
         if handler.has_output_schema:
             handler.check_output(value if data == NULL else unpack(data))
         return data
@@ -220,7 +237,7 @@ class Attempt:
         session.journal.record_effects(channel.emit_count, channel.write_count, kinds, launches)
         writes = await self._add_launches(session.journal.take_writes())
         output, state = await channel.close_output(), list(channel.state_writes.values())
-        return WaitSuspension(output, channel.emitted, state, writes, session.due, self._is_in_handler)
+        return WaitSuspension(output, channel.emitted, state, writes, session.due)
 
     async def _return(self, problem: Exception, delay_ms: int, *, holds_queue: bool) -> JobReturn | Failure:
         """Release the job. Recorded durable calls stay; emitted events are dropped, because the handler runs again."""

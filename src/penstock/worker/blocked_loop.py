@@ -14,6 +14,7 @@ from ..core.durations import format_ms
 log = logging.getLogger("penstock.worker")
 
 BLOCKED_AFTER_S = 2.0
+_WORKER_DIR = os.path.dirname(__file__) + os.sep
 _LIBRARY_DIRS = tuple(os.path.dirname(os.path.dirname(file)) + os.sep for file in (__file__, asyncio.__file__))
 
 
@@ -40,8 +41,9 @@ class BlockedLoopDetector:
         elif now - pinged_at >= BLOCKED_AFTER_S and not self._has_warned:
             self._has_warned = True
             log.warning(
-                "the event loop has been blocked for %s by %s; make the handler `def`, so that it runs on a "
-                "thread, or call the blocking code with `await asyncio.to_thread(…)`",
+                "the event loop has been blocked for %s by %s; every other handler and every timeout waits; make the "
+                "handler `def`, so that it runs on a thread, or call the blocking code with "
+                "`await asyncio.to_thread(…)`",
                 format_ms((now - pinged_at) * 1000),
                 self._culprit(),
             )
@@ -50,15 +52,15 @@ class BlockedLoopDetector:
         self._pinged_at = None
 
     def _culprit(self) -> str:
-        """Return the innermost line of the user's code."""
+        """Return the innermost line of the user's code, and the handler that called it."""
         frame: FrameType | None = sys._current_frames().get(self._thread)
-        found = frame
-        while frame is not None:
+        own: list[FrameType] = []
+        while frame is not None and not frame.f_code.co_filename.startswith(_WORKER_DIR):
             if not frame.f_code.co_filename.startswith(_LIBRARY_DIRS):
-                found = frame
-                break
+                own.append(frame)
             frame = frame.f_back
-        if found is None:
+        if not own:
             return "an unknown function"
-        code = found.f_code
-        return f"{code.co_name} ({code.co_filename}:{found.f_lineno})"
+        line, handler = own[0], own[-1] if frame is not None else own[0]
+        called = f", called by the handler {handler.f_code.co_name}" if handler is not line else ""
+        return f"{line.f_code.co_name} ({line.f_code.co_filename}:{line.f_lineno}){called}"

@@ -19,6 +19,7 @@ from ..core.errors import BadArgument, ContextClosed, HistoryLimit, StaleAttempt
 from ..core.events import BadEmit, check_kind
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
+from ..core.text import shorten
 from ..durable.session import DurableSession
 from ..ports.frames import Notice, Request
 from ..ports.runner import Execute, Interrupt, Runner
@@ -129,16 +130,15 @@ class WorkerChannel:
 
     async def close_output(self) -> AttemptOutput:
         """Return what is not written yet of the live output; it goes with the attempt's last commit."""
+        output = self.empty_output()
         if self._live_log is None:  # as for most handlers
-            return self.empty_output()
+            return output
         rest = await self._live_log.close()
-        return AttemptOutput(rest.events, rest.progress, self._duration_ms(), rest.logs)
+        return AttemptOutput(rest.events, rest.progress, output.duration_ms, rest.logs)
 
     def empty_output(self) -> AttemptOutput:
-        return AttemptOutput([], None, self._duration_ms())
-
-    def _duration_ms(self) -> int:
-        return max(self._services.clock.now_ms() - self._started_ms, 0)  # the store's clock may go back
+        passed = self._services.clock.now_ms() - self._started_ms
+        return AttemptOutput([], None, passed if passed > 0 else 0)  # the store's clock may go back
 
     def dispose(self) -> None:
         """Break the reference cycles of the session, so that no garbage collector is needed."""
@@ -231,7 +231,7 @@ class WorkerChannel:
     def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
         check_kind(kind)
         if correlation_id is not None and not isinstance(correlation_id, str):
-            raise BadEmit(f"the correlationId of {kind!r} must be a string, got {correlation_id!r}")
+            raise BadEmit(f"the correlationId of {kind!r} must be a string, got {shorten(correlation_id)}")
         packed = pack(data, f"the data of {kind}")
         self.emit_count += 1
         if self._session is not None and self._session.journal.check_emit(self.emit_count - 1, kind):

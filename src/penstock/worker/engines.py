@@ -35,6 +35,7 @@ class PreflightProblem(msgspec.Struct, frozen=True):
         code: `call_added`, `call_removed`, `pinned`, or the code of the error the step would fail with.
         reason: What is wrong, and what to do.
         call: The durable call, emit or state write that was added or removed; None for other problems.
+        is_accepted: Whether the caller of the check accepts this added call.
     """
 
     run: str
@@ -44,10 +45,11 @@ class PreflightProblem(msgspec.Struct, frozen=True):
     code: str
     reason: str
     call: str | None = None
+    is_accepted: bool = False
 
     @property
     def is_breaking(self) -> bool:
-        return self.code != PINNED
+        return self.code != PINNED and not self.is_accepted
 
 
 class RecordSummary(msgspec.Struct, frozen=True):

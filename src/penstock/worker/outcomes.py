@@ -19,6 +19,7 @@ from ..core.errors import (
     ReplayError,
     Retry,
     StaleAttempt,
+    UnreadableRecord,
     WorkerLost,
 )
 from ..core.events import EventBodies
@@ -44,7 +45,7 @@ MAX_MESSAGE = 2_000
 MAX_HINT = 500
 # Secrets are hidden before the text is cut: half a key would not be recognised.
 REDACTION_MARGIN = 8_000
-_NEVER_RETRIED = (PayloadError, WorkerLost, StaleAttempt, ReplayError, AwaitTimeout, ChildFailed)
+_NEVER_RETRIED = (PayloadError, WorkerLost, StaleAttempt, ReplayError, AwaitTimeout, ChildFailed, UnreadableRecord)
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -154,7 +155,6 @@ class WaitSuspension(msgspec.Struct):
     state: list[StateWrite]
     writes: PendingWrites
     due: int | None
-    is_counted: bool = True  # False for a wait that the definition declares: the next claim is the same attempt
 
 
 class Interruption(msgspec.Struct):
@@ -162,7 +162,7 @@ class Interruption(msgspec.Struct):
 
     output: AttemptOutput
     reason: str
-    is_counted: bool = True  # False: the handler was not called
+    is_counted: bool = True  # False: the handler was not called, or a resume continues the attempt
 
 
 class JobReturn(msgspec.Struct):

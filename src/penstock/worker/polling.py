@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sized
 
@@ -52,6 +53,7 @@ class ClaimPoller:
         self._accept = accept
         self._listener: Listener | None = None
         self._loop = asyncio.get_running_loop()
+        self._failures = 0  # unexpected errors in a row
         self._wakes_at = 0.0  # by the loop's time, which no clock can set; a signal may come earlier
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -60,7 +62,7 @@ class ClaimPoller:
             queues = self.queues
             with self._store.signals.listen(*(f"queue:{queue}" for queue in queues)) as self._listener:
                 while not stopping.is_set() and self.queues is queues:
-                    await self._poll()
+                    await self._poll(stopping)
                     if stopping.is_set() or self.queues is not queues:
                         break
                     idle = self._idle_s(self.next_due)
@@ -77,7 +79,7 @@ class ClaimPoller:
         if self._listener is not None:
             self._listener.notify()
 
-    async def _poll(self) -> None:
+    async def _poll(self, stopping: asyncio.Event) -> None:
         self._capacity.note_poll()
         request = self.request_claims(Counter())
         if request is None:
@@ -88,8 +90,21 @@ class ClaimPoller:
             self._outages.report_answer()
         except StoreError as problem:
             self._outages.report_failure("cannot claim jobs, retrying", problem)
+        except Exception as problem:  # a bug, or data that no store should answer with: the worker lives on
+            self._outages.report_failure("cannot claim jobs because of an unexpected error, retrying", problem)
+            self._failures += 1
+        else:
+            self._failures = 0
         finally:
             self.take_claims(request, Counter(), claimed)
+        if claimed is None and self._failures:
+            await self._pause(stopping)
+
+    async def _pause(self, stopping: asyncio.Event) -> None:
+        """Wait longer after each unexpected error in a row. No signal ends the pause: it may come often."""
+        pause = min(CLAIM_RETRY_MS / 1000 * 2 ** min(self._failures - 1, 8), MAX_IDLE_S)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), pause)
 
     def _idle_s(self, due: int | None) -> float:
         """Return how long to wait for a due time; a missed signal costs at most MAX_IDLE_S."""

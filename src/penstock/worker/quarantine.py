@@ -39,12 +39,8 @@ class Quarantine:
     def __init__(self, max_crashes: int, timeout_s: float) -> None:
         self._max_crashes = max_crashes
         self._timeout_s = timeout_s
-        self._suspect: str | None = None
+        self.suspect: str | None = None  # the token of the job that runs alone
         self._changed = asyncio.Event()
-
-    @property
-    def is_busy(self) -> bool:
-        return self._suspect is not None
 
     def concerns(self, claim: Claim) -> bool:
         """Return whether the job may only run alone."""
@@ -53,9 +49,9 @@ class Quarantine:
 
     async def enter(self, claim: Claim, active: Callable[[], int], is_stopping: Callable[[], bool]) -> bool:
         """Wait until the suspect is alone, at most for the timeout. Return False if it must be released instead."""
-        if self._suspect is not None:
+        if self.suspect is not None:
             return False  # one suspect at a time: a second one would share its crash
-        self._suspect = claim.token
+        self.suspect = claim.token
         try:
             async with asyncio.timeout(self._timeout_s):
                 while active() > 1 and not is_stopping():
@@ -67,10 +63,10 @@ class Quarantine:
 
     def leave(self, claim: Claim) -> None:
         """Note that an attempt ended, the suspect's or a neighbour's."""
-        if self._suspect is None:
+        if self.suspect is None:
             return
-        if self._suspect == claim.token:
-            self._suspect = None
+        if self.suspect == claim.token:
+            self.suspect = None
         self._changed.set()
 
     def wake(self) -> None:

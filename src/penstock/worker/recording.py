@@ -78,8 +78,7 @@ async def _commit(attempt: Attempt, result: AttemptResult, committer: Committer)
         return await record_result(attempt, await attempt.fail(pending), committer)
     if isinstance(receipt, Refused):
         # A wait was resolved while the handler suspended on it: the job is released, and runs again with the result.
-        is_counted = not isinstance(result, WaitSuspension) or result.is_counted
-        return await record_result(attempt, Interruption(result.output, OUTDATED, is_counted), committer)
+        return await record_result(attempt, Interruption(result.output, OUTDATED, is_counted=False), committer)
     if isinstance(result, Failure) and result.retry_in_ms is None and isinstance(receipt, Committed):
         _log_failure(work, result.error)  # after the commit, so that it is logged once
     return RecordedResult(result, request.has_freed_slot)

@@ -122,6 +122,7 @@ class RemoteCalls:
             timeout=_span(request.timeout_ms),
             schema=request.schema,
             signed=request.signed,
+            signed_id=request.signed_id,
         )
         self._triggers[trigger.id] = trigger
         return {"id": trigger.id, "name": trigger.name}

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.errors import StoreError, StoreUnavailable
+from ..core.errors import StoreError, StoreUnavailable, UnknownKind
 from ..core.outage_retry import OutageRetry
 from ..ports.runner import Runner
 from ..ports.unit import Claim, Committed, Unit
@@ -24,12 +24,14 @@ from .outcomes import Engine, JobReturn
 from .polling import ClaimPoller
 from .quarantine import Quarantine, alone_memo
 from .recording import record_result, report_end, report_start
+from .unreadable import build_bare_end, is_permanent
 from .work_scope import WorkScope
 
 log = logging.getLogger("penstock.worker")
 
 INTERRUPT_TIMEOUT_S = 2.0  # how long an interrupted handler has to end
 CANCEL_TIMEOUT_S = 1.0
+UNKNOWN_KIND_TRIES = 20  # leases in which no worker had the engine of a run; then its job fails
 RESUMED_AFTER_S = 0.05  # an attempt of a waiting run that takes longer shows the run as running
 CANCELLATION_CHECK_S = 0.1  # at most one look at cancelled runs in this time
 
@@ -55,6 +57,7 @@ class Worker:
         self.name = name
         self.scope = scope
         store = runtime.store
+        self._runtime = runtime
         self._store = store
         self._committer = runtime.committer
         outages = runtime.committer.outages
@@ -92,7 +95,7 @@ class Worker:
             outages=outages,
             instrumentation=runtime.instrumentation,
             held=self._active,
-            may_claim=lambda: not self._stopping.is_set() and not self._quarantine.is_busy,
+            may_claim=lambda: not self._stopping.is_set() and self._quarantine.suspect is None,
             accept=self._accept,
         )
 
@@ -140,7 +143,7 @@ class Worker:
     def _accept(self, claim: Claim) -> None:
         """Start a new claim, or hold it as prefetched."""
         self._active[claim.token] = (claim, None)
-        if self._quarantine.is_busy:  # it was requested before
+        if self._quarantine.suspect is not None:  # it was requested before
             self._release((claim,), QUARANTINED)
         elif self._prefetcher.has_slot(claim.queue, self._slots_of(claim.queue)):
             self._start(claim)
@@ -216,9 +219,8 @@ class Worker:
                 report_end(self._instrumentation, attempt.work, self.name, recorded)
         except asyncio.CancelledError:
             raise
-        except Exception:
-            # Nothing is recorded: the lease expires, and the job is claimed again.
-            log.exception("attempt %d of %s could not be recorded", claim.attempt, claim.job)
+        except Exception as problem:
+            has_freed_slot = await self._end_bare(claim, problem)
         finally:
             if attempt is not None:
                 attempt.dispose()
@@ -232,6 +234,24 @@ class Worker:
             elif self._quarantine.concerns(claim):
                 self._poller.poll_soon()
             self._quarantine.leave(claim)
+
+    async def _end_bare(self, claim: Claim, problem: Exception) -> bool:
+        """End a job whose claim cannot be opened or whose end cannot be recorded. Return whether that is recorded.
+
+        If the reason may pass, nothing is recorded until the job has crashed too often: the lease expires, and the job
+        is claimed again."""
+        log.error("attempt %d of %s could not be recorded", claim.attempt, claim.job, exc_info=problem)
+        tries = UNKNOWN_KIND_TRIES if isinstance(problem, UnknownKind) else max(self._services.max_crashes, 1)
+        if isinstance(problem, StoreError) or not (is_permanent(problem) or claim.crashes >= tries):
+            return False
+        try:
+            unit = await build_bare_end(self._runtime, claim, problem)
+            request = CommitRequest(lambda _v, _r: unit, slot_queue=claim.queue, outlasts_outage=True)
+            await self._committer.submit(request)
+            return request.has_freed_slot
+        except Exception:
+            log.exception("%s could not be ended as failed", claim.job)
+            return False
 
     def _record_resumed(self, request: CommitRequest) -> None:
         """Show a run that waited as running. The commit of its attempt does so too: a short one needs nothing more."""

@@ -18,15 +18,15 @@ async def work(ctx: Any, slow: float = 0.0) -> None:
         Effect(ctx.run_id or "", ctx.step or ctx.queue, ctx.job_id, ctx.attempt, ctx.idempotency_key())
     )
     dice = SIMULATION.dice(ctx.job_id, ctx.attempt)
-    attempt = f"{ctx.job_id}/{ctx.attempt}"
+    execution = f"{ctx.job_id}/{len(SIMULATION.effects)}"
     if dice.random() < 0.3:
-        ctx.log(f"{attempt}/start")
+        ctx.log(f"{execution}/start")
     await asyncio.sleep(dice.choice((0.0, 0.01, 0.05, 0.3)) + slow * dice.random())
     if dice.random() < 0.3:
-        ctx.progress(f"{attempt}/half")
+        ctx.progress(f"{execution}/half")
         await asyncio.sleep(dice.choice((0.0, 0.05, 0.2)))
     if dice.random() < 0.1:
-        ctx.partial(f"{attempt}/some")
+        ctx.partial(f"{execution}/some")
 
 
 async def _fail_sometimes(ctx: Any, chance: float) -> None:

@@ -32,15 +32,20 @@ class SweepReport(msgspec.Struct):
 
 def sweep(
     scenario: Scenario, backend: Backend, kinds: tuple[tuple[Kind, When], ...] = EVERY, stop_at: int = 5,
-    methods: tuple[str, ...] = (),
+    methods: tuple[str, ...] = (), max_calls: dict[str, int] | None = None,
 ) -> SweepReport:  # fmt: skip
-    """Run a scenario with one fault at a time, at every call of every method (or of `methods`)."""
+    """Run a scenario with one fault at a time, at every call of every method (or of `methods`).
+
+    `max_calls` is the maximum number of calls of a method, with "*" for methods that it does not name.
+    """
+    limits = max_calls or {}
     report = SweepReport()
     undisturbed = run(scenario, backend, NoFaults)
     report.problems += undisturbed.problems
     for method in methods or sorted(undisturbed.calls):
         for kind, when in kinds:
-            for k, outcome in _inject_at_each_call(scenario, backend, kind, method, when):
+            limit = limits.get(method, limits.get("*"))
+            for k, outcome in _inject_at_each_call(scenario, backend, kind, method, when, limit):
                 report.faults += 1
                 report.methods[method] = max(report.methods.get(method, 0), k)
                 report.problems += [f"{method}#{k} {kind.__name__} {when}: {problem}" for problem in outcome.problems]
@@ -50,10 +55,10 @@ def sweep(
 
 
 def _inject_at_each_call(
-    scenario: Scenario, backend: Backend, kind: Kind, method: str, when: When
+    scenario: Scenario, backend: Backend, kind: Kind, method: str, when: When, limit: int | None
 ) -> Iterator[tuple[int, Outcome]]:
     k = 0
-    while True:
+    while limit is None or k < limit:
         k += 1
         outcome = run(scenario, backend, lambda: kind(method, k, when))  # noqa: B023
         if not outcome.is_injected:

@@ -14,7 +14,7 @@ from ...app.preflight import PreflightReport
 from ...settings import Settings
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import print_json
+from ..output import print_json, print_text
 from ..session import build_admin_app, check_dir, refuse_memory_store
 from ..tables import pluralize
 
@@ -22,6 +22,10 @@ from ..tables import pluralize
 def check(
     *,
     flow: Annotated[str | None, Parameter(help="Only runs of this flow.")] = None,
+    accept: Annotated[
+        list[str] | None,
+        Parameter(negative="", help="Name of a new call that open runs may make now; may be repeated."),
+    ] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Check which open runs do not fit the current worker files.
@@ -35,15 +39,15 @@ def check(
     refuse_memory_store(common)
     warn("Warning: this re-executes handlers up to their last recorded call. Code outside ctx.run runs again.")
     with redirect_stdout(sys.stderr):  # handlers may print
-        checked = asyncio.run(_check(common, flow))
+        checked = asyncio.run(_check(common, flow, accept or []))
     _print(checked, common.json)
     return 1 if checked.broken else 0
 
 
-async def _check(common: CommonOptions, flow: str | None) -> PreflightReport:
+async def _check(common: CommonOptions, flow: str | None, accept: list[str]) -> PreflightReport:
     check_dir(Settings.load({"dir": common.dir}).dir)  # without code every run would break
     async with build_admin_app(common) as app:
-        return await app.runs.preflight(flow)
+        return await app.runs.preflight(flow, accept=accept)
 
 
 def _print(checked: PreflightReport, json: bool) -> None:
@@ -53,7 +57,8 @@ def _print(checked: PreflightReport, json: bool) -> None:
         return
     for one in checked.problems:
         step = one.step if one.n == 1 else f"{one.step}#{one.n}"
-        print(f"run {one.run}, step {step}: {one.reason} [{one.code}]")
+        code = f"{one.code}, accepted" if one.is_accepted else one.code
+        print_text(f"run {one.run}, step {step}: {one.reason} [{code}]")
     scope = f"{pluralize(checked.steps, 'open step')} of {pluralize(checked.runs, 'open run')}"
     verdict = f"{checked.broken_steps} would fail or repeat work" if checked.broken else "all can continue"
-    print(f"Checked {scope}: {verdict} with this code.")
+    print_text(f"Checked {scope}: {verdict} with this code.")

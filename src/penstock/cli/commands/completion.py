@@ -6,7 +6,7 @@ import gc
 from typing import Literal
 
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import print_json
+from ..output import print_json, print_text
 
 
 def completion(shell: Literal["bash", "zsh", "fish"], /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
@@ -33,5 +33,5 @@ def completion(shell: Literal["bash", "zsh", "fish"], /, *, common: CommonOption
     finally:
         if was_enabled:
             gc.enable()
-    print_json({"shell": shell, "script": script}) if common.json else print(script)
+    print_json({"shell": shell, "script": script}) if common.json else print_text(script)
     return 0

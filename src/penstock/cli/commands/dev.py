@@ -17,7 +17,7 @@ from ...handlers.registry import Registry
 from ..errors import ErrorFormat, print_error, warn
 from ..file_watch import watch_files
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import print_json
+from ..output import print_json, print_text
 from ..session import build_worker_app, open_app, refuse_memory_store
 from ..shutdown_signals import handle_stop_signals, stop_message
 from .worker import CONCURRENCY_HELP, print_summary, summarize
@@ -102,7 +102,7 @@ def _print_reload(changes: dict[str, Any], json: bool) -> None:
     ]
     if changes["kept"]:
         parts.append(f"kept the old version of {', '.join(changes['kept'])}")
-    print(f"Reloaded {', '.join(changes['reloaded'])}{''.join(f'; {part}' for part in parts)}.", flush=True)
+    print_text(f"Reloaded {', '.join(changes['reloaded'])}{''.join(f'; {part}' for part in parts)}.")
 
 
 def diff_registries(names: list[str], before: Registry, now: Registry) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ...flows.diagram import build_diagram, render_mermaid, render_text
 from ...flows.diagram_svg import render_svg
 from ..errors import UsageError
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import has_unicode_output, print_json
+from ..output import has_unicode_output, print_json, print_text
 from .flows import load_registry
 
 Format = Literal["text", "mermaid", "svg"]
@@ -46,7 +46,7 @@ def diagram(
     elif common.json:
         print_json({"flow": flow, "format": format, "diagram": drawn})
     else:
-        print(drawn)
+        print_text(drawn)
     return 0
 
 

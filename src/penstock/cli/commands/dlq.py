@@ -17,7 +17,7 @@ from ...core.near_match import did_you_mean
 from ...jobs.dead_letters import DeadLetter
 from ..errors import EXIT_FAILED, EXIT_OK, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import Reveal, SecretFilter, Yes, confirm
+from ..output import Reveal, SecretFilter, Yes, confirm, print_text
 from ..parse import read_input, read_limit
 from ..session import build_admin_app
 from ..tables import pluralize, print_object, print_result, print_rows
@@ -72,7 +72,7 @@ def show(id: str, /, *, reveal: Reveal = False, common: CommonOptions = COMMON_D
     more = {"stack": stack, "frames": letter.error.get("frames") or []} if common.json else {}
     print_object(found | more, json=common.json)
     if stack and not common.json:
-        print(stack.rstrip())
+        print_text(stack.rstrip())
     return 0
 
 

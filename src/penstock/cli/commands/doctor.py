@@ -19,9 +19,8 @@ from ...core.errors import PenstockError
 from ...handlers.discovery import LoadProblem
 from ...settings import Settings
 from ...telemetry.logging import LOGGER
-from ..errors import colour_text
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import has_unicode_output, print_json
+from ..output import has_unicode_output, print_json, print_text
 from ..session import build_admin_app, build_worker_app
 from ..tables import pluralize
 
@@ -128,7 +127,8 @@ def _show_reasons(run: str, reasons: list[str], json: bool) -> None:
     if json:
         print_json({"run": run, "reasons": reasons})
     else:
-        print("\n".join(f"Run {run}: {reason}." for reason in reasons))
+        separator = " " if len(reasons) == 1 else "\n  "
+        print_text(separator.join((f"Run {run}:", *(f"{reason}." for reason in reasons))))
 
 
 def _check_to_dict(check: Check) -> dict[str, Any]:
@@ -143,4 +143,5 @@ def _show_checks(checks: list[Check], json: bool) -> None:
     width = max(len(check.name) for check in checks)
     for check in checks:
         mark, colour = (bad, "31") if not check.ok else ("!", "33") if check.is_warning else (good, "32")
-        print(colour_text(f"{mark} {check.name:<{width}}  {check.detail}", colour))
+        detail = check.detail.replace("\n", "\n" + " " * (width + 4))
+        print_text(f"{mark} {check.name:<{width}}  {detail}", colour=colour)

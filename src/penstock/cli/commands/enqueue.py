@@ -10,12 +10,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from ...app import App
-from ...core.errors import UnknownQueue
+from ...core.errors import UnknownJob, UnknownQueue
 from ...core.ids import check_job_id
 from ...core.near_match import did_you_mean
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, DELAY_HELP, ORDER_KEY_HELP, PRIORITY_HELP, CommonOptions
-from ..output import print_json
+from ..output import print_json, print_text
 from ..parse import read_delay, read_input
 from ..session import build_worker_app, refuse_memory_store
 
@@ -47,7 +47,7 @@ def enqueue(
         added = asyncio.run(_enqueue(common, queue, value, name, options))
     if added["existing"]:
         warn(f"Job {added['id']} already exists; nothing was added.")
-    print_json(added) if common.json else print(added["id"])
+    print_json(added) if common.json else print_text(str(added["id"]))
     return 0
 
 
@@ -66,15 +66,22 @@ async def _enqueue(
 async def _find_queue(app: App, target: str, name: str | None) -> tuple[str, str | None]:
     """Return the queue and the job's name: the target may be the name of either."""
     jobs = app.registry.jobs
-    if any(queue == target for queue, _ in jobs) or not app.registry.handlers():
+    named = sorted(job for queue, job in jobs if queue == target)
+    if named and name is None and not {"*", target} & set(named):
+        raise UnknownJob(
+            f"queue {target!r} has only handlers of named jobs; pass --name {named[0]}"
+            + (f" (known names: {', '.join(named)})" if len(named) > 1 else "")
+        )
+    if named or not app.registry.handlers():
         return target, name
     for (queue, job_name), job in jobs.items():
         if target in (job_name, job.handler.name):
             return queue, name or (job_name if job_name != "*" else None)
     if target in [row.name for row in await app.store.queues()] and target not in app.registry.queues():
         return target, name  # a queue of another program
-    known = sorted({queue for queue, _ in jobs} | {job.handler.name for job in jobs.values()})
-    hint = did_you_mean(target, known) or f"known job queues: {', '.join(known) or 'none'}"
+    queues, names = sorted({queue for queue, _ in jobs}), sorted({job.handler.name for job in jobs.values()})
+    listed = f"known job queues: {', '.join(queues) or 'none'}; known jobs: {', '.join(names) or 'none'}"
+    hint = did_you_mean(target, {*queues, *names}) or listed
     if target in app.registry.queues():
         hint = f"it is a queue of steps; `penstock start FLOW` adds to it; {hint}"
     raise UnknownQueue(f"no job or job queue named {target!r}; {hint}")

@@ -12,14 +12,15 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ...app import App
-from ...app.store_urls import mask
+from ...app.store_urls import shown_url
 from ...core.errors import UnknownRun
 from ...core.events import Event, encode_event
 from ...core.ids import check_id, event_seq
+from ...core.text import escape_json, escape_line
 from ..errors import EXIT_INTERRUPTED, warn
 from ..live import follow_until_end
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import has_unicode_output
+from ..output import has_unicode_output, print_text
 from ..parse import read_limit
 from ..run_view import error_lines, one_line
 from ..session import build_store_app
@@ -75,7 +76,7 @@ async def _open_source(app: App, stream: str, follow: bool, after: str | None) -
         return app.events.subscribe(stream, after=after) if follow else _read_pages(app.events.read, stream, after)
     row = await app.store.run(check_id(run, "run id"))
     if row is None:
-        raise UnknownRun(f"no run with id {run!r} in {mask(app.settings.url)}; check the id and the URL")
+        raise UnknownRun(f"no run with id {run!r} in {shown_url(app.settings.url)}; check the id and the URL")
     if follow:
         return follow_until_end(app, run, after)
     return _read_pages(app.store.read, f"{app.settings.namespace}:{row.kind}:{run}", after)
@@ -96,7 +97,7 @@ async def _print(source: AsyncIterator[Event], limit: int | None, json: bool) ->
     count = 0
     async with aclosing(source) as events:  # type: ignore[type-var]
         async for event in events:
-            print(_json(event) if json else "\n".join((_line(event, width), *_failure(event))), flush=True)
+            print_text(*([_json(event)] if json else (_line(event, width), *_failure(event))))
             count += 1
             if count == limit:
                 break
@@ -104,7 +105,7 @@ async def _print(source: AsyncIterator[Event], limit: int | None, json: bool) ->
 
 
 def _json(event: Event) -> str:
-    text = encode_event(event).decode()
+    text = escape_json(encode_event(event).decode())
     return text if has_unicode_output() else text.encode("ascii", "backslashreplace").decode()
 
 
@@ -130,5 +131,5 @@ def _line(event: Event, width: int | None) -> str:
         attempt,
         "" if data is None else one_line(data, 100_000),
     ]
-    text = "  ".join(part for part in parts if part)
+    text = escape_line("  ".join(part for part in parts if part))
     return text if width is None or len(text) <= width else text[: width - 1] + "…"

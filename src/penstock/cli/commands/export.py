@@ -8,22 +8,24 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Protocol
 
 from cyclopts import Parameter
 
 from ...app import App
 from ...app.export import iterate_run_ids
+from ...core.text import escape_json
 from ..errors import EXIT_FAILED, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import Yes, confirm, print_json, show_progress
+from ..output import Yes, confirm, print_json, print_text, show_progress
+from ..parse import check_positional
 from ..session import build_store_app
 from ..tables import pluralize
 
 
 def export(
-    run: str | None = None,
-    file: str | None = None,
+    run: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     /,
     *,
     all: Annotated[bool, Parameter(negative="", show_default=False, help="Export every run in the store.")] = False,
@@ -37,14 +39,16 @@ def export(
     run
         The run's id.
     file
-        The file to write; default standard output.
+        The file to write; default, and for -, standard output.
     """
+    run, file = check_positional(run), check_positional(file)
     if all and file is not None:
         raise UsageError("--all takes only a FILE, for example: penstock export --all runs.jsonl")
     if all:
         run, file = None, run
     elif run is None:
         raise UsageError("pass either the id of a RUN or --all")
+    file = None if file == "-" else file
     if file is not None and Path(file).exists() and not confirm(f"Overwrite {file}?", yes):
         return EXIT_FAILED
     count = asyncio.run(_export(common, run, file))
@@ -76,12 +80,23 @@ async def _export_all(app: App, file: str | None) -> int:
     return count
 
 
+class _Output(Protocol):
+    def write(self, data: bytes, /) -> object: ...
+
+
+class _TerminalOutput:
+    """Standard output on a terminal: control characters are written as JSON escapes. The runs are the same."""
+
+    def write(self, data: bytes) -> None:
+        print_text(escape_json(data.decode("utf-8", "surrogateescape")).rstrip("\n"))
+
+
 @contextmanager
-def _open_output(file: str | None) -> Iterator[BinaryIO]:
+def _open_output(file: str | None) -> Iterator[_Output]:
     """Open standard output, or a file that appears only once it is complete."""
     if file is None:
         sys.stdout.flush()
-        yield sys.stdout.buffer
+        yield _TerminalOutput() if sys.stdout.isatty() else sys.stdout.buffer
         return
     part = f"{file}.part"
     try:

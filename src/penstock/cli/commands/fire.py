@@ -20,6 +20,12 @@ def fire(
     data: Annotated[
         str | None, Parameter(allow_leading_hyphen=True, help="Data for the waiting step: JSON, @FILE or -.")
     ] = None,
+    sign: Annotated[
+        bool,
+        Parameter(
+            negative="", show_default=False, help="Sign the data with the secret in the trigger's environment variable."
+        ),
+    ] = False,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Fire a trigger by its token or its URL; the waiting step resumes. A token works once.
@@ -30,11 +36,12 @@ def fire(
         The trigger's token, or its URL.
     """
     value = read_input(data, "--data")
-    run = asyncio.run(_fire(common, token, value))
+    run = asyncio.run(_fire(common, token, value, sign))
     print_result(f"Fired. Run {run} resumes.", {"run": run, "data": value}, json=common.json)
     return 0
 
 
-async def _fire(common: CommonOptions, token: str, data: Any) -> str:
+async def _fire(common: CommonOptions, token: str, data: Any, sign: bool) -> str:
     async with build_store_app(common) as app:
-        return await app.waits.fire(token, data)
+        signature = await app.waits.sign(token, data) if sign else None
+        return await app.waits.fire(token, data, signature=signature)

@@ -11,7 +11,7 @@ from cyclopts import App as Commands
 from ...flows.diagram import build_diagram, render_text
 from ...handlers.registry import Flow, Registry
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import has_unicode_output, print_json
+from ..output import has_unicode_output, print_json, print_text
 from ..session import build_worker_app
 from ..tables import print_rows
 
@@ -45,7 +45,7 @@ def show(name: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     rows = [{"step": step, **about} for step, about in flow_to_dict(flow)["steps"].items()]
     shown = [{k: ", ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
     print_rows(shown, ("step", "queue", "on", "mode", "emits", "attempts", "file"), json=False, empty="")
-    print(render_text(build_diagram(flow), has_unicode_output()))
+    print_text(render_text(build_diagram(flow), has_unicode_output()))
     return 0
 
 

@@ -14,7 +14,7 @@ from ...core.errors import ConfigError
 from ...settings import Settings
 from ..errors import EXIT_FAILED, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import print_json
+from ..output import print_json, print_text
 from ..session import check_dir, configure_logging, refuse_memory_store
 from ..tables import pluralize
 
@@ -84,11 +84,11 @@ def _read_renames(rename: list[str] | None) -> dict[str, str]:
 def _print(moved: dict[str, Any], dry_run: bool) -> None:
     verb = "Would move" if dry_run else "Moved"
     jobs, schedules = pluralize(sum(moved["jobs"].values()), "job"), pluralize(len(moved["schedules"]), "schedule")
-    print(f"{verb} {jobs} ({moved['delayed']} delayed) and {schedules}.")
+    print_text(f"{verb} {jobs} ({moved['delayed']} delayed) and {schedules}.")
     for queue, count in sorted(moved["jobs"].items()):
-        print(f"  {queue}: {pluralize(count, 'job')}")
+        print_text(f"  {queue}: {pluralize(count, 'job')}")
     for id in moved["schedules"]:
-        print(f"  schedule {id}")
+        print_text(f"  schedule {id}")
     for one in moved["left"]:
         warn(f"not moved from {one['queue']}: {one['id'] or 'its schedule'}: {one['why']}")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from typing import Annotated
 
 from cyclopts import App as Commands
+from cyclopts import Parameter
 
 from ...app import App
 from ...app.export import read_runs
@@ -14,6 +16,7 @@ from ...settings import Settings
 from ..errors import UsageError
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import show_progress
+from ..parse import check_positional
 from ..session import check_dir, configure_logging, refuse_memory_store
 from ..tables import pluralize, print_result
 from .import_pgboss import pgboss
@@ -23,7 +26,9 @@ import_.command(pgboss)
 
 
 @import_.default
-def import_file(file: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+def import_file(
+    file: Annotated[str, Parameter(allow_leading_hyphen=True)], /, *, common: CommonOptions = COMMON_DEFAULTS
+) -> int:
     """Import runs written by 'export' into a store, which is created if it does not exist.
 
     If the store already has one of the runs, nothing is imported.
@@ -34,7 +39,7 @@ def import_file(file: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int
         The file; - reads standard input.
     """
     refuse_memory_store(common)
-    data = _read(file)
+    data = _read(check_positional(file))
     if common.dir is not None:
         check_dir(common.dir)
     configure_logging(Settings.load({"url": common.url}), verbose=False)

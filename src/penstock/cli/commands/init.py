@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import print_json
+from ..output import print_json, print_text
 
 TEMPLATE = "template"
 
@@ -32,9 +32,9 @@ def init(dir: str = ".", /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     if common.json:
         print_json({"dir": str(root), "files": list(files)})
         return 0
-    print("\n".join([f"Created a project in {root.resolve()}:", *(f"  {name}" for name in files)]))
+    print_text(f"Created a project in {root.resolve()}:", *(f"  {name}" for name in files))
     cd = "" if dir == "." else f"cd {dir} && "
-    print(f'Next: {cd}penstock run welcome --input \'{{"name": "Ada"}}\', then penstock dev.')
+    print_text(f'Next: {cd}penstock run welcome --input \'{{"name": "Ada"}}\', then penstock dev.')
     return 0
 
 

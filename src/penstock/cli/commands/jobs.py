@@ -16,7 +16,7 @@ from ...core.errors import RunError
 from ...ports.unit import JobState
 from ..errors import EXIT_FAILED
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import Reveal, SecretFilter, Yes, confirm
+from ..output import Reveal, SecretFilter, Yes, confirm, print_text
 from ..parse import read_limit
 from ..run_view import error_lines
 from ..session import build_store_app
@@ -47,8 +47,9 @@ def list_jobs(
     """
     secrets = SecretFilter(common, reveal)
     rows = asyncio.run(_list(common, queue, state, after, read_limit(limit)))
+    columns = (*_COLUMNS, "unreadable") if any(row.unreadable for row in rows) else _COLUMNS
     print_rows(
-        [job_to_dict(row, secrets) for row in rows], _COLUMNS, json=common.json, empty=_describe_none(queue, state)
+        [job_to_dict(row, secrets) for row in rows], columns, json=common.json, empty=_describe_none(queue, state)
     )
     return 0
 
@@ -80,7 +81,7 @@ def show(id: str, /, *, reveal: Reveal = False, common: CommonOptions = COMMON_D
         found |= {"frames": error.get("frames", []), "deadLetter": error.get("deadLetter")} if error else {}
     print_object(found, json=common.json)
     if row.state is JobState.FAILED and error and not common.json:
-        print(*error_lines(secrets.redact_fields(error, "error", "frames")), sep="\n")
+        print_text(*error_lines(secrets.redact_fields(error, "error", "frames")))
     return 0
 
 
@@ -159,7 +160,7 @@ async def _act(common: CommonOptions, id: str, refusal: str, act: Callable[[App]
 
 def job_to_dict(row: JobView, secrets: SecretFilter) -> dict[str, Any]:
     """Return what `jobs --json` prints."""
-    error = row.error or {}
+    error = row.error if isinstance(row.error, dict) else {"error": row.error}
     found = {
         "id": row.id,
         "queue": row.queue,
@@ -181,4 +182,6 @@ def job_to_dict(row: JobView, secrets: SecretFilter) -> dict[str, Any]:
         "result": row.result,
         "error": error.get("error"),
     }
+    if row.unreadable is not None:
+        found["unreadable"] = row.unreadable
     return secrets.redact_fields(found, "input", "progress", "result", "error")

@@ -10,7 +10,7 @@ from ...core.clock import SystemClock
 from ...ports.store import Migratable
 from ...settings import Settings
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import print_json
+from ..output import print_json, print_text
 from ..session import build_store_app
 from ..tables import pluralize
 
@@ -28,9 +28,11 @@ def migrate(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
     if common.json:
         print_json({"url": where, "applied": applied})
     elif applied is None:
-        print(f"{where} needs no migrations.")
+        print_text(f"{where} needs no migrations.")
     else:
-        print(f"{where}: {pluralize(len(applied), 'migration')} applied." if applied else f"{where} is up to date.")
+        print_text(
+            f"{where}: {pluralize(len(applied), 'migration')} applied." if applied else f"{where} is up to date."
+        )
     return 0
 
 

@@ -16,6 +16,7 @@ from ...transactions.relay import FailedRow
 from ...transactions.relay_source import RelaySource
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, CommonOptions
+from ..output import print_text
 from ..parse import read_delay, read_limit
 from ..session import build_relay_app, open_app
 from ..shutdown_signals import handle_stop_signals
@@ -146,6 +147,6 @@ async def _relay(app: App, url: str, every: str) -> None:
         if is_open:
             async with app.outbox.background(url, every=every):
                 with handle_stop_signals(stopped.set):
-                    print(f"Relaying from {mask(url)} to {mask(app.settings.url)}. Stop with Ctrl-C.", flush=True)
+                    print_text(f"Relaying from {mask(url)} to {mask(app.settings.url)}. Stop with Ctrl-C.")
                     await stopped.wait()
     warn("Stopped.")

@@ -6,8 +6,9 @@ import json
 import sys
 from contextlib import redirect_stdout
 
+from ...core.text import escape_json
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import has_unicode_output, print_json
+from ..output import has_unicode_output, print_json, print_text
 from ..session import build_worker_app
 
 
@@ -21,5 +22,5 @@ def registry(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
     if common.json:
         print_json(found)
     else:
-        print(json.dumps(found, indent=2, ensure_ascii=not has_unicode_output()))
+        print_text(escape_json(json.dumps(found, indent=2, ensure_ascii=not has_unicode_output())))
     return 0

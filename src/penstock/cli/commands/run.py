@@ -18,7 +18,7 @@ from ...worker import recording
 from ..errors import EXIT_INTERRUPTED, warn
 from ..live import resume_hint, work_and_watch
 from ..options import COMMON_DEFAULTS, RUN_DEFAULTS, CommonOptions, RunOptions
-from ..output import exit_code, has_unicode_output, print_json, run_to_dict
+from ..output import exit_code, has_unicode_output, print_json, print_text, run_to_dict
 from ..run_view import failure_lines, render_text
 from ..session import build_worker_app
 from .start import start_run
@@ -58,7 +58,14 @@ async def _run(flow: str, options: RunOptions, common: CommonOptions, all_work: 
             is_shown = not common.json and app.settings.log_format == "pretty"
             with _hide_logged_failure(id) if is_shown else nullcontext():
                 view = await work_and_watch(
-                    app, flow, id, console, all_work=all_work, keep=is_drawn, flags=common.flags
+                    app,
+                    flow,
+                    id,
+                    console,
+                    all_work=all_work,
+                    keep=is_drawn,
+                    flags=common.flags,
+                    has_wait_lines=not common.json,
                 )
             now = app.clock.now_ms()
     if view.completed_at is None:
@@ -67,7 +74,7 @@ async def _run(flow: str, options: RunOptions, common: CommonOptions, all_work: 
     if common.json:
         print_json(run_to_dict(view))
     elif not is_drawn:
-        print(render_text(view, now, has_unicode_output()))
+        print_text(render_text(view, now, has_unicode_output()))
     if not common.json:
         for line in failure_lines(view):
             warn(line)

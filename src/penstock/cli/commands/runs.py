@@ -19,18 +19,20 @@ from ...core.clock import from_iso
 from ...core.durations import format_ms
 from ...core.errors import RunError, UnknownFlow
 from ...core.near_match import did_you_mean
+from ...core.text import escape_line
 from ...flows.reducer import RunView
 from ...flows.run_record import PAUSED
 from ..errors import EXIT_FAILED, warn
 from ..options import COMMON_DEFAULTS, KEY_HELP, CommonOptions
-from ..output import Yes, confirm, has_unicode_output, print_json, run_to_dict
+from ..output import Yes, confirm, has_unicode_output, print_json, print_text, run_to_dict
 from ..parse import read_ago, read_input, read_limit, read_tags
 from ..run_view import RunPanel, failure_lines, one_line, render_text
 from ..session import build_admin_app, build_store_app
 from ..tables import print_result, print_rows
 from .dlq import print_redriven
 
-_COLUMNS = ("id", "flow", "status", "createdAt", "took", "waitsFor")
+_COLUMNS = ("id", "flow", "status", "createdAt", "took", "waitsFor", "unreadable")
+UNREADABLE = "unreadable"  # shown instead of the status of a run whose record cannot be read
 MAX_LOG_LINES, MAX_LINE_CHARS = 20, 1000
 runs = Commands(name="runs", help="List runs, newest first; show, pause, resume, cancel, retry, replay or fork one.")
 
@@ -69,7 +71,8 @@ def list_runs(
     }
     rows = asyncio.run(_list(common, filters))
     empty = "No runs." if flow is None else f"No runs of flow {flow}."
-    columns = _COLUMNS if any(row.waits_for for row in rows) else _COLUMNS[:-1]
+    columns = [*_COLUMNS[:-2]]
+    columns += [name for name, is_used in zip(_COLUMNS[-2:], _uses(rows), strict=True) if is_used]
     print_rows([_run_row_to_dict(row) for row in rows], columns, json=common.json, empty=empty)
     return 0
 
@@ -89,7 +92,7 @@ def show(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     elif sys.stdout.isatty():
         Console().print(RunPanel(view, _FrozenClock(now)), *_details(view), sep="\n", markup=False, highlight=False)
     else:
-        print(render_text(view, now, has_unicode_output()), *_details(view), sep="\n")
+        print_text(render_text(view, now, has_unicode_output()), *_details(view))
     return 0
 
 
@@ -284,7 +287,8 @@ def _details(view: RunView) -> list[str]:
         f"{log['ts']} {log['level']} {log['step']}: {one_line(log['msg'], MAX_LINE_CHARS)}"
         for log in view.logs[-MAX_LOG_LINES:]
     ]
-    return [f"input {one_line(view.input, MAX_LINE_CHARS)}", *logs, *failure_lines(view)]
+    problem = [f"unreadable: {escape_line(view.unreadable)}"] if view.unreadable is not None else []
+    return [*problem, f"input {one_line(view.input, MAX_LINE_CHARS)}", *map(escape_line, logs), *failure_lines(view)]
 
 
 def _run_row_to_dict(row: RunSummary) -> dict[str, Any]:
@@ -292,11 +296,17 @@ def _run_row_to_dict(row: RunSummary) -> dict[str, Any]:
     return {
         "id": row.id,
         "flow": row.flow,
-        "status": row.status,
+        "status": row.status if row.unreadable is None else UNREADABLE,
         "closed": row.closed,
         **times,
         "waitsFor": "; ".join(row.waits_for) or None,
+        "unreadable": row.unreadable,
     }
+
+
+def _uses(rows: list[RunSummary]) -> tuple[bool, bool]:
+    """Return whether a run waits, and whether one cannot be read."""
+    return any(row.waits_for for row in rows), any(row.unreadable for row in rows)
 
 
 def _took(row: RunSummary) -> str:

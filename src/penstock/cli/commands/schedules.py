@@ -55,7 +55,8 @@ def list_schedules(*, reveal: Reveal = False, common: CommonOptions = COMMON_DEF
     """List schedules."""
     secrets = SecretFilter(common, reveal)
     rows = [secrets.redact_fields(schedule_to_dict(row), "input") for row in asyncio.run(_list(common))]
-    print_rows(rows, _COLUMNS, json=common.json, empty="No schedules.")
+    columns = (*_COLUMNS, "unreadable") if any(row["unreadable"] for row in rows) else _COLUMNS
+    print_rows(rows, columns, json=common.json, empty="No schedules.")
     return 0
 
 
@@ -155,7 +156,7 @@ def schedule_to_dict(row: ScheduleView) -> dict[str, Any]:
     """Return what `schedules --json` prints."""
     return {
         "id": row.id,
-        "starts": f"flow {row.flow}" if row.flow is not None else f"job in {row.queue}",
+        "starts": _describe_target(row),
         "when": _describe_times(row),
         "next": row.next_at,
         "last": row.last_at,
@@ -169,10 +170,19 @@ def schedule_to_dict(row: ScheduleView) -> dict[str, Any]:
         "end": row.end,
         "origin": row.origin,
         "input": row.input,
+        "unreadable": row.unreadable,
     }
 
 
+def _describe_target(row: ScheduleView) -> str:
+    if row.unreadable is not None:
+        return "unreadable"
+    return f"flow {row.flow}" if row.flow is not None else f"job in {row.queue}"
+
+
 def _describe_times(row: ScheduleView) -> str:
+    if row.unreadable is not None:
+        return "unreadable"
     if row.every_ms is not None:
         return f"every {format_ms(row.every_ms)}"
     if row.at is not None:

@@ -27,4 +27,6 @@ def _row(found: Settings, name: str, json: bool) -> dict[str, Any]:
         value = list(value) if json else ", ".join(value)
     elif name.startswith(("lease", "grace", "retain_")) and not json:
         value = "never" if value is None else format_ms(value)
+    elif name.startswith("keep_") and value is None and not json:
+        value = "all"
     return {"setting": name, "value": value, "source": found.source(name)}

@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 from ...app import App
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, RUN_DEFAULTS, CommonOptions, RunOptions
-from ..output import print_json
+from ..output import print_json, print_text
 from ..parse import read_delay, read_input, read_tags
 from ..session import build_worker_app, refuse_memory_store
 
@@ -27,7 +27,7 @@ def start(flow: str, /, *, options: RunOptions = RUN_DEFAULTS, common: CommonOpt
     if common.json:
         print_json({"id": id, "existing": existing})
     else:
-        print(id)
+        print_text(id)
     if existing:
         warn(f"Run {id} already exists; nothing was started. Show it with `penstock runs show {id}`.")
     elif sys.stderr.isatty() and sys.stdout.isatty():

@@ -12,13 +12,13 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ...app.state import AppState
-from ...app.store_urls import mask
+from ...app.store_urls import shown_url
 from ...context.state import StatePage
 from ...core.errors import NotFound, UnknownRun
 from ...core.ids import check_id
 from ..errors import EXIT_FAILED, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import Reveal, SecretFilter, Yes, confirm, print_json
+from ..output import Reveal, SecretFilter, Yes, confirm, print_json, print_text
 from ..parse import read_delay, read_input, read_limit
 from ..session import build_store_app
 from ..tables import format_cell, print_result, print_rows
@@ -39,7 +39,7 @@ def get(key: str, /, *, run: Run = None, reveal: Reveal = False, common: CommonO
     """
     secrets = SecretFilter(common, reveal)
     value = secrets.redact_value(key, asyncio.run(_get(common, run, key)))
-    print_json(value) if common.json or not isinstance(value, str) else print(format_cell(value))
+    print_json(value) if common.json or not isinstance(value, str) else print_text(format_cell(value))
     return 0
 
 
@@ -90,7 +90,9 @@ def list_keys(
     found = asyncio.run(_list(common, run, prefix, after, read_limit(limit)))
     secrets = SecretFilter(common, reveal)
     rows = [{"key": key, "value": secrets.redact_value(key, value)} for key, value in found.items()]
-    print_rows(rows, ("key", "value"), json=common.json, empty="No keys.")
+    print_rows(rows, ("key", "value"), json=common.json, empty="No keys." if not found.unreadable else "")
+    for problem in found.unreadable.values():
+        warn(problem)
     if found.next is not None:
         warn(f"There are more keys. The next page: --after {shlex.quote(found.next)}")
     return 0
@@ -116,7 +118,7 @@ def delete(key: str, /, *, run: Run = None, yes: Yes = False, common: CommonOpti
 async def _keys(common: CommonOptions, run: str | None) -> AsyncIterator[AppState]:
     async with build_store_app(common) as app:
         if run is not None and await app.store.run(check_id(run, "run id")) is None:
-            raise UnknownRun(f"no run with id {run!r} in {mask(app.settings.url)}; check the id and the URL")
+            raise UnknownRun(f"no run with id {run!r} in {shown_url(app.settings.url)}; check the id and the URL")
         try:
             yield app.state if run is None else app.state.of_run(run)
         except ValueError as problem:  # an invalid key

@@ -14,7 +14,7 @@ from ...app.waits import WaitView
 from ...durable.triggers import trigger_url
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import Reveal, SecretFilter
+from ..output import Reveal, SecretFilter, print_json, print_text
 from ..parse import read_limit
 from ..session import build_store_app
 from ..tables import print_rows
@@ -39,7 +39,8 @@ def list_waits(
     empty = "No pending waits." if run is None else f"Run {run} has no pending waits."
     secrets = SecretFilter(common, reveal)
     rows = [_wait_to_dict(wait, secrets.redact_value("match", wait.match)) for wait in found]
-    print_rows(rows, _COLUMNS, json=common.json, empty=empty)
+    columns = (*_COLUMNS, "unreadable") if any(wait.unreadable for wait in found) else _COLUMNS
+    print_rows(rows, columns, json=common.json, empty=empty)
     return 0
 
 
@@ -56,7 +57,7 @@ def new_token(
     """
     token, public_url = asyncio.run(_token(common, trigger))
     url = trigger_url(public_url, token)
-    print(msgspec.json.encode({"token": token, "url": url}).decode() if common.json else token, flush=True)
+    print_json({"token": token, "url": url}) if common.json else print_text(token)
     if not common.json and sys.stderr.isatty():
         note = "" if public_url else " of your application (set public_url for the whole URL)"
         warn(f"As a URL: {url}{note}. Your application has to answer it: Penstock has no HTTP server yet.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -14,7 +15,7 @@ from ...app.store_urls import mask
 from ...core.errors import ConfigError
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import print_json
+from ..output import print_json, print_text
 from ..parse import read_count
 from ..processes import WorkerProcesses
 from ..session import build_worker_app, open_app, refuse_memory_store, run_event_loop
@@ -25,6 +26,8 @@ PARENT_CHECK_INTERVAL_S = 1.0
 
 
 CONCURRENCY_HELP = "Maximum number of concurrent handlers; default PENSTOCK_CONCURRENCY, then 10."
+
+MAX_PROCESSES = 1_000
 
 
 def worker(
@@ -44,7 +47,7 @@ def worker(
     minute at startup.
     """
     selected = ",".join(queues) if queues else None
-    if read_count(processes, "--processes") > 1:
+    if read_count(processes, "--processes", MAX_PROCESSES) > 1:
         return asyncio.run(_work_in_processes(processes, selected, concurrency, common))
     return run_event_loop(_work(selected, concurrency, common, child_of))
 
@@ -63,7 +66,8 @@ async def _work(queues: str | None, concurrency: int | None, common: CommonOptio
 async def _work_until_stopped(app: App, concurrency: int | None, common: CommonOptions, parent: int | None) -> None:
     working = asyncio.create_task(app.workers.run(concurrency=concurrency))
     orphaned = asyncio.create_task(_watch_parent(app, parent))
-    with handle_stop_signals(lambda: _stop(app)):
+    stop = app.workers.stop if parent is not None else partial(_stop, app)  # the parent prints the message once
+    with handle_stop_signals(stop):
         await asyncio.sleep(0)
         if not working.done() and parent is None:
             print_summary(summarize(app), common.json)
@@ -143,4 +147,4 @@ def print_summary(summary: dict[str, Any], json: bool, command: str = "worker") 
         f"  problems  {f'{problems}, see the warnings above' if problems else 'none'}",
         "Working. Stop with Ctrl-C.",
     ]
-    print("\n".join(lines), flush=True)
+    print_text(*lines)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from ...core.clock import datetime_to_ms
 from ...core.durations import Duration, to_ms
 from ...core.errors import BadArgument, ConfigError, UnknownQueue
+from ...core.text import shorten
 from ...ports.bridge import BridgeHost
 from ...ports.store import Store
 from ...stores.postgres import PostgresStore
@@ -49,7 +50,7 @@ class PgBoss:
         self._produce = dict(produce or {})
         if concurrency < 1:
             raise BadArgument(
-                f"concurrency must be the number of concurrent jobs of a queue, 1 or more, got {concurrency!r}"
+                f"concurrency must be the number of concurrent jobs of a queue, 1 or more, got {shorten(concurrency)}"
             )
         self._concurrency = concurrency
         self._poll = to_ms(poll) / 1000
@@ -116,7 +117,7 @@ class PgBoss:
         defaults.
         """
         if at is not None and delay is not None:
-            raise BadArgument(f"pass either delay= or at=, not both; got delay={delay!r} and at={at!r}")
+            raise BadArgument(f"pass either delay= or at=, not both; got delay={shorten(delay)} and at={shorten(at)}")
         connections = self._connections
         if connections is None:
             raise ConfigError("this PgBoss is not open; pass it to an App as bridges=[…] and open the App")

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from ...core.errors import SettingError
 from ...core.near_match import did_you_mean
+from ...core.text import shorten
 
 OWN_OPTIONS = ("schema", "pool", "pooling", "migrate")
 # The driver passes every other option to the server, as a setting of the session.
@@ -17,6 +18,7 @@ DRIVER_OPTIONS = (
     "target_session_attrs", "krbsrvname", "gsslib",
 )  # fmt: skip
 DEFAULT_POOL = 5
+MAX_POOL = 10_000
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,10 @@ def read_address(url: str) -> Address:
         pool = int(options.get("pool", DEFAULT_POOL))
     except ValueError:
         pool = 0
-    if pool < 1:
-        raise SettingError(f"pool must be a number of connections, 1 or more, got {options['pool']}")
+    if not 1 <= pool <= MAX_POOL:
+        raise SettingError(
+            f"pool must be a number of connections from 1 to {MAX_POOL:,}, got {shorten(options['pool'])}"
+        )
     return Address(
         dsn,
         options.get("schema", "penstock"),
@@ -79,8 +83,8 @@ def _check_ports(netloc: str, option: str, *, is_broken: bool) -> None:
     hosts = netloc.rpartition("@")[2].split(",")
     ports = [host.rpartition("]")[2].partition(":")[2] for host in hosts]  # an IPv6 address has colons of its own
     for port in (*ports, *option.split(",")):
-        if port and not (port.isdecimal() and 0 < int(port) < 65536):
-            shown = "the text after the host" if is_broken else port
+        if port and not (port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536):
+            shown = "the text after the host" if is_broken else shorten(port)
             raise SettingError(
                 f"{shown} is not a port; use 1 to 65535, as in postgresql://user@host:5432/database. Use %2F or "
                 "%3F for a / or ? in a password"
@@ -90,7 +94,7 @@ def _check_ports(netloc: str, option: str, *, is_broken: bool) -> None:
 def _choice(options: dict[str, str], name: str, values: dict[str, bool], default: Literal["session", "yes"]) -> bool:
     value = options.get(name, default)
     if value not in values:
-        raise SettingError(f"{name} must be {' or '.join(values)}, got {value}")
+        raise SettingError(f"{name} must be {' or '.join(values)}, got {shorten(value)}")
     return values[value]
 
 
@@ -100,6 +104,6 @@ def unknown_option(name: str) -> SettingError:
     hint = did_you_mean(name, (*OWN_OPTIONS, *DRIVER_OPTIONS))
     start = f"{hint} The" if hint else "the"
     return SettingError(
-        f"unknown option {name!r} in a Postgres URL; {start} options are {own}; the driver's {driver}; and the "
+        f"unknown option {shorten(name)} in a Postgres URL; {start} options are {own}; the driver's {driver}; and the "
         "settings of the server, such as statement_timeout"
     )

@@ -12,6 +12,13 @@ SELECT * FROM penstock.finish_jobs(
 -- name: renew_leases
 SELECT penstock.renew_leases($1, $2, $3, $4, $5);
 
+-- name: started_events
+SELECT pk, id, started_prefix FROM penstock.jobs
+WHERE queue = ANY ($1) AND state IN (0, 1, 2) AND started_stream IS NOT NULL AND pk > $2 ORDER BY pk LIMIT $3;
+
+-- name: clear_started_events
+UPDATE penstock.jobs SET started_stream = NULL, started_prefix = NULL WHERE pk = ANY ($1);
+
 -- name: now_ms
 SELECT penstock.now_ms(NULL);
 
@@ -104,7 +111,10 @@ ORDER BY r.created LIMIT $1;
 -- name: queues
 -- Each state is counted in its partial index, so that no row of a finished job is read.
 SELECT q.name, q.paused, c.state, c.count FROM penstock.queues AS q LEFT JOIN (
-  SELECT queue, state, count(*) AS count FROM penstock.jobs WHERE state >= 4 GROUP BY queue, state
+  SELECT queue, state, sum(n) AS count FROM (
+    SELECT queue, state, count(*) AS n FROM penstock.jobs WHERE state >= 4 AND run IS NULL GROUP BY queue, state
+    UNION ALL SELECT queue, state, count(*) FROM penstock.jobs WHERE state >= 4 AND run IS NOT NULL GROUP BY queue, state
+  ) AS finished GROUP BY queue, state
   UNION ALL SELECT queue, 0, count(*) FROM penstock.jobs WHERE state = 0 GROUP BY queue
   UNION ALL SELECT queue, 1, count(*) FROM penstock.jobs WHERE state = 1 GROUP BY queue
   UNION ALL SELECT queue, 2, count(*) FROM penstock.jobs WHERE state = 2 GROUP BY queue
@@ -176,7 +186,17 @@ SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, 
        CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
          SELECT p.id FROM penstock.jobs AS p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
            AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM penstock.jobs
-WHERE queue = $1 AND state = $2 AND state >= 4 AND (finished, pk) > ($3, $4) ORDER BY finished, pk LIMIT $5;
+WHERE pk IN (
+  SELECT f.pk FROM (
+    (SELECT finished, pk FROM penstock.jobs
+     WHERE queue = $1 AND state = $2 AND state >= 4 AND run IS NULL AND (finished, pk) > ($3, $4)
+     ORDER BY finished, pk LIMIT $5)
+    UNION ALL
+    (SELECT finished, pk FROM penstock.jobs
+     WHERE queue = $1 AND state = $2 AND state >= 4 AND run IS NOT NULL AND (finished, pk) > ($3, $4)
+     ORDER BY finished, pk LIMIT $5)
+    ORDER BY finished, pk LIMIT $5) AS f)
+ORDER BY finished, pk;
 
 -- name: set_paused
 INSERT INTO penstock.queues (name, paused) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET paused = $2;
@@ -348,13 +368,20 @@ DELETE FROM penstock.streams WHERE name = ANY ($1);
 SELECT name FROM penstock.queues ORDER BY name;
 
 -- name: last_surplus_job
-SELECT finished, pk FROM penstock.jobs WHERE queue = $1 AND state >= 4 AND run IS NULL
+SELECT finished, pk FROM (
+  (SELECT finished, pk FROM penstock.jobs WHERE queue = $1 AND state = 4 AND run IS NULL ORDER BY finished DESC, pk DESC)
+  UNION ALL
+  (SELECT finished, pk FROM penstock.jobs WHERE queue = $1 AND state = 5 AND run IS NULL ORDER BY finished DESC, pk DESC)
+  UNION ALL
+  (SELECT finished, pk FROM penstock.jobs WHERE queue = $1 AND state = 6 AND run IS NULL ORDER BY finished DESC, pk DESC)
+) AS f
 ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET $2;
 
 -- name: old_jobs
 DELETE FROM penstock.jobs WHERE pk IN (
-  SELECT pk FROM penstock.jobs WHERE queue = $1 AND state >= 4 AND run IS NULL AND (finished, pk) <= ($2, $3)
-  ORDER BY finished, pk LIMIT $4 FOR UPDATE SKIP LOCKED)
+  SELECT pk FROM penstock.jobs
+  WHERE queue = $1 AND state = ANY ('{4,5,6}') AND state >= 4 AND run IS NULL AND (finished, pk) <= ($2, $3)
+  LIMIT $4 FOR UPDATE SKIP LOCKED)
 RETURNING coalesce(scope, id), id;
 
 -- name: expired_dedupe_keys
@@ -367,6 +394,13 @@ DELETE FROM penstock.dedupe_keys WHERE job = ANY ($1) AND until IS NULL;
 -- name: expired_rates
 DELETE FROM penstock.rates WHERE (queue, key) IN (
   SELECT queue, key FROM penstock.rates WHERE until <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED);
+
+-- name: expire_damaged_leases
+UPDATE penstock.jobs SET lease = $2 WHERE queue = $1 AND state = 2 AND (lease IS NULL OR lease > $3);
+
+-- name: date_finished_jobs
+UPDATE penstock.jobs SET finished = 0
+WHERE queue = $1 AND state IN (4, 5, 6) AND state >= 4 AND run IS NULL AND finished IS NULL;
 
 -- name: expired_holds
 DELETE FROM penstock.queue_holds WHERE queue IN (SELECT queue FROM penstock.queue_holds WHERE until <= $1 LIMIT $2);
@@ -441,3 +475,9 @@ FROM pg_catalog.pg_database AS d WHERE d.datname = current_database();
 
 -- name: enlist_unit
 INSERT INTO penstock.enlisted_units (unit) VALUES ({0});
+
+-- name: namespace
+SELECT value FROM penstock.store_info WHERE name = 'namespace';
+
+-- name: set_namespace
+INSERT INTO penstock.store_info (name, value) VALUES ('namespace', $1) ON CONFLICT (name) DO NOTHING;

@@ -150,7 +150,7 @@ class Connections:
     async def _run_once(self, work: Work[T]) -> T:
         async with self._slots:
             if self._is_closed:
-                raise StoreClosed(f"the store {self.address.shown} is closed")
+                raise StoreClosed.of(self.address.shown)
             connection = await self._acquire()
             self._in_use += 1
             try:

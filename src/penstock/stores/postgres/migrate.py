@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 from ...core.errors import StoreError
 from ...core.near_match import near_matches
+from ..namespace_owner import check_owner
 from .address import Address
 from .connection import Connection
 from .statements import Statements, functions, migrations
@@ -22,6 +23,15 @@ async def prepare(connection: Connection, sql: Statements, address: Address) -> 
     if len(applied) < len(migrations()) and not address.migrate:
         raise await _not_set_up(connection, sql, address, is_older=bool(applied))
     return await migrate(connection, sql, address)
+
+
+async def check_namespace(connection: Connection, sql: Statements, address: Address, namespace: str) -> None:
+    """Set the namespace of a new schema, or raise if it belongs to another one."""
+    owner = await connection.fetchval(sql.namespace)
+    if owner is None and address.migrate:
+        await connection.execute(sql.set_namespace, namespace)
+        owner = await connection.fetchval(sql.namespace)
+    check_owner(owner, namespace, address.shown, "add ?schema={namespace} to the URL")
 
 
 async def _not_set_up(connection: Connection, sql: Statements, address: Address, *, is_older: bool) -> StoreError:
@@ -39,6 +49,12 @@ async def _not_set_up(connection: Connection, sql: Statements, address: Address,
 async def migrate(connection: Connection, sql: Statements, address: Address) -> list[int]:
     """Apply the missing migrations in one transaction. Return their numbers."""
     applied, known = await _applied(connection, sql), migrations()
+    if applied and applied[0] < known[0][0]:
+        raise StoreError(
+            f"{address.shown} was set up by an older version of Penstock (migration {applied[-1]}, this version "
+            f"supports {known[0][0]} to {known[-1][0]}) and cannot be migrated. Finish its runs with that version, "
+            "then use a new schema"
+        )
     if applied and applied[-1] > known[-1][0]:
         raise StoreError(
             f"{address.shown} was set up by a newer version of Penstock (migration {applied[-1]}, this version "

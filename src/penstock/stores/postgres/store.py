@@ -39,8 +39,9 @@ from .connection import Connection, Connections
 from .enlist import encode_enlisted
 from .fast_finish import is_fast
 from .lease_renewer import LeaseRenewer
-from .migrate import migrate, prepare
+from .migrate import check_namespace, migrate, prepare
 from .notify import Notifier
+from .started_events import STARTED_ERRORS, clear_started
 from .statements import Statements
 
 T = TypeVar("T")
@@ -71,6 +72,7 @@ class PostgresStore:
 
     async def open(self) -> None:
         await self._connections.run(lambda c: prepare(c, self._sql, self.address))
+        await self._connections.run(lambda c: check_namespace(c, self._sql, self.address, self._namespace))
         if self._test_clock is None:
             await self._server_clock.start()
         self._loop = asyncio.get_running_loop()
@@ -164,7 +166,12 @@ class PostgresStore:
         async def work(connection: Connection) -> CommitReply:
             touched.clear()  # after a conflict with another transaction the same work runs again
             sent_ms = elapsed_ms()
-            reply = await write(connection, self._sql, self._now(), units, request, touched)
+            try:
+                reply = await write(connection, self._sql, self._now(), units, request, touched)
+            except STARTED_ERRORS:
+                if request is None or not await clear_started(connection, self._sql, request):
+                    raise
+                reply = await write(connection, self._sql, self._now(), units, request, touched)
             if self._test_clock is None:
                 self._server_clock.note(reply.now, sent_ms)
             return reply

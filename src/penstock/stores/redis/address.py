@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from ...core.errors import SettingError
+from ...core.text import shorten
 
 FORMS = "redis://host:6379/0, rediss://user:password@host:6379/0 or redis+sentinel://host:26379,host:26379/name/0"
 OPTIONS = {
@@ -107,9 +108,9 @@ def _host(text: str, default_port: int, rest: str) -> tuple[str, int]:
     else:
         host, _, port = text.partition(":")
     port = port or str(default_port)
-    if not port.isdecimal() or not 0 < int(port) < 65536:
+    if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65536:
         # A slash in a password splits the URL, and the password is read as the port: do not show it.
-        shown = "the text after the host" if "@" in rest.partition(text)[2] else port
+        shown = "the text after the host" if "@" in rest.partition(text)[2] else shorten(port)
         raise SettingError(
             f"{shown} is not a port between 1 and 65535; use {FORMS}. Use %2F or %3F for a / or ? in a password"
         )
@@ -117,6 +118,6 @@ def _host(text: str, default_port: int, rest: str) -> tuple[str, int]:
 
 
 def _number(text: str, what: str) -> int:
-    if not text.isdecimal():
-        raise SettingError(f"invalid {what} {text!r}; use {FORMS}")
+    if not text.isdecimal() or len(text) > 9:
+        raise SettingError(f"invalid {what} {shorten(text)}; use {FORMS}")
     return int(text)

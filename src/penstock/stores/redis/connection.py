@@ -169,7 +169,7 @@ class Client:
             raise self._closed()
 
     def _closed(self) -> StoreClosed:
-        return StoreClosed(f"the store at {self.topology} is closed")
+        return StoreClosed.of(self.topology)
 
     async def _send(self, commands: list[bytes]) -> Replies:
         current = self._connection

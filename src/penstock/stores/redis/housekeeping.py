@@ -7,11 +7,13 @@ from typing import Any
 
 from ...core.errors import ConfigError, StoreError
 from ...ports.store import Retention
+from ..namespace_owner import check_owner
 from .connection import Client
 
 ONCE_KEY_MS = 7 * 86_400_000
 UNIT_ID_MS = 86_400_000  # a commit whose reply was lost is not repeated after a day
 MIN_VERSION = (6, 2)
+DEFAULT_NAMESPACE = "nq"
 
 
 async def check_server(client: Client, namespace: str, prefix: str) -> None:
@@ -32,9 +34,19 @@ async def check_server(client: Client, namespace: str, prefix: str) -> None:
     await client.call("DEL", f"{namespace}:probe", f"{prefix}:probe")
 
 
+async def check_prefix(client: Client, namespace: str, prefix: str, *, claims_it: bool) -> None:
+    """Raise if BullMQ's prefix belongs to another namespace. To claim it for this one takes a write."""
+    key = f"{prefix}:penstock:namespace"
+    if claims_it:
+        await client.call("SET", key, namespace, "NX")
+    owner = await client.call("GET", key)
+    where = f"prefix {prefix!r} of {client.topology}"
+    check_owner(None if owner is None else owner.decode(), namespace, where, "add ?prefix={namespace} to the URL")
+
+
 def default_queue_prefix(namespace: str) -> str:
-    """Return BullMQ's prefix, in the hash slot of the namespace if it has a hash tag."""
-    return "bull" if _tag(namespace) is None else f"{namespace}:bull"
+    """Return the prefix of a namespace's queues: BullMQ's default for ours, `<namespace>:bull` for any other."""
+    return "bull" if namespace == DEFAULT_NAMESPACE else f"{namespace}:bull"
 
 
 def sweep_arguments(limits: Retention, batch: int) -> tuple[int | None, ...]:

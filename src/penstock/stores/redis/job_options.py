@@ -17,16 +17,34 @@ RESERVED = frozenset((
     "prioritized", "repeat", "stalled", "stalled-check", "wait", "waiting-children",
 ))  # fmt: skip
 ESCAPE = "~"  # not allowed in an id of ours
+HEX = "~hex:"  # before an id that is not UTF-8
 
 
-def escape_id(id: str) -> str:
+def escape_id(id: str) -> str | bytes:
     """Return the id that a job has in BullMQ's keys: escaped if it collides with a key of the queue."""
-    return ESCAPE + id if id in RESERVED else id
+    if id in RESERVED:
+        return ESCAPE + id
+    return _from_hex(id) if id.startswith(HEX) else id
+
+
+def _from_hex(id: str) -> str | bytes:
+    try:
+        return bytes.fromhex(id[len(HEX) :])
+    except ValueError:
+        return id
 
 
 def unescape_id(id: bytes) -> str:
-    """Return the id that a job has for its users."""
-    return id.decode().removeprefix(ESCAPE)
+    """Return the id that a job has for its users: text that `escape_id` converts to the same bytes."""
+    try:
+        text = id.decode()
+    except UnicodeDecodeError:
+        return HEX + id.hex()
+    if not text.startswith(ESCAPE):
+        return text
+    if isinstance(escape_id(text), bytes):
+        return HEX + id.hex()
+    return text[1:] if text[1:] in RESERVED else text
 
 
 def bullmq_options(job: NewJob) -> Part:

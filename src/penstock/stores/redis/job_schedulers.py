@@ -8,7 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
-from cronsim import CronSim, CronSimError
+from cronsim import CronSim
 
 log = logging.getLogger("penstock.redis")
 
@@ -17,16 +17,25 @@ class ScheduledJob(msgspec.Struct, frozen=True):
     """A claimed job and the scheduler that created it."""
 
     queue: str
-    job: str
-    scheduler: str
+    job: bytes
+    scheduler: bytes
     opts: bytes
 
 
 def next_job(job: ScheduledJob, now_ms: int) -> tuple[int, bytes] | None:
-    """Return when the next job is due and its options; None if the scheduler has ended.
+    """Return when the next job is due and its options; None if the scheduler has ended or cannot be read.
 
     The time is 0 for a scheduler with `every`: BullMQ's script computes it.
     """
+    try:
+        return _next_job(job, now_ms)
+    except Exception as problem:  # another program wrote all of it
+        scheduler = job.scheduler.decode(errors="replace")
+        log.warning("stopping job scheduler %r of queue %r: %r", scheduler[:100], job.queue, problem)
+        return None
+
+
+def _next_job(job: ScheduledJob, now_ms: int) -> tuple[int, bytes] | None:
     opts: dict[str, Any] = msgspec.json.decode(job.opts)
     repeat = dict(opts.get("repeat") or {})
     count = int(repeat.get("count") or 0) + 1
@@ -35,16 +44,12 @@ def next_job(job: ScheduledJob, now_ms: int) -> tuple[int, bytes] | None:
         return None
     due = 0
     if not repeat.get("every"):
-        try:
-            due = _next_slot(
-                str(repeat.get("pattern")), repeat.get("tz"), max(now_ms, int(opts.get("prevMillis") or 0))
-            )
-        except (CronSimError, KeyError, StopIteration) as problem:
-            log.warning("stopping job scheduler %r of queue %r: %s", job.scheduler, job.queue, problem)
-            return None
-    opts.update(repeat={**repeat, "count": count}, repeatJobKey=job.scheduler)
+        after = max(now_ms, int(opts.get("prevMillis") or 0))
+        due = _next_slot(str(repeat.get("pattern")), repeat.get("tz"), after)
+    scheduler = job.scheduler.decode()
+    opts.update(repeat={**repeat, "count": count}, repeatJobKey=scheduler)
     if due:
-        opts.update(prevMillis=due, jobId=f"repeat:{job.scheduler}:{due}")
+        opts.update(prevMillis=due, jobId=f"repeat:{scheduler}:{due}")
     return due, msgspec.msgpack.encode(opts)
 
 

@@ -11,7 +11,7 @@ from redis import exceptions
 from ...core.errors import StoreError, StoreFull, StoreUnavailable
 
 Part = bytes | str | int
-HEAD = 6  # values that every reply of commit.lua starts with
+HEAD = 7  # values that every reply of commit.lua starts with
 UNAVAILABLE = (
     "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK", "MOVED", "BUSY", "UNKILLABLE", "NOREPLICAS",
     "MISCONF",

@@ -10,9 +10,11 @@ from ...core.events import decode_event
 from ...ports.store import ChildRow, ChildState, FeedItem, JobRow, QueueRow, RunRow, ScheduleRow, StateRow, WaitRow
 from ...ports.unit import FLOW, JobState
 from ..run_search import RunStart
+from .claim import NO_DATA
 from .commit import NO_RESULT
 from .job_options import unescape_id
 
+MAX_NUMBER = 2.0**63
 COUNTED_STATES = tuple(state.value for state in JobState)  # in the order of read_jobs.lua
 
 
@@ -20,43 +22,51 @@ def job(reply: list[Any]) -> JobRow:
     id, queue, state, lease, flat, waits_for = reply
     fields = _fields(flat)
     name = unescape_id(id)
-    result, run, scope = fields.get(b"returnvalue"), fields.get(b"nq:run"), fields.get(b"nq:scope")
-    order_key = fields.get(b"nq:order_key")
+    result, parent = fields.get(b"returnvalue"), fields.get(b"parentKey")
     return JobRow(
         id=name,
         queue=queue.decode(),
-        name=fields.get(b"name", b"").decode(),
+        name=_text(fields.get(b"name")) or "",
         state=JobState(state.decode()),
-        payload=fields.get(b"data", b""),
+        payload=fields.get(b"data") or NO_DATA,
         opts=fields.get(b"nq:opts", b"{}"),
-        priority=int(fields.get(b"nq:priority") or fields.get(b"priority") or 0),
-        due=int(float(fields.get(b"nq:due") or 0)),
-        attempt=int(fields.get(b"ats", 0)),
-        failures=int(fields.get(b"nq:failures", 0)),
-        crashes=int(fields.get(b"nq:crashes", 0)),
-        run=run.decode() if run is not None else None,
-        scope=scope.decode() if scope is not None else name,
-        created=int(fields.get(b"timestamp", 0)),
+        priority=_number(fields.get(b"nq:priority") or fields.get(b"priority")) or 0,
+        due=_number(fields.get(b"nq:due")) or 0,
+        attempt=_number(fields.get(b"ats")) or 0,
+        failures=_number(fields.get(b"nq:failures")) or 0,
+        crashes=_number(fields.get(b"nq:crashes")) or 0,
+        run=_text(fields.get(b"nq:run")),
+        scope=_text(fields.get(b"nq:scope")) or name,
+        created=_number(fields.get(b"timestamp")) or 0,
         finished=_number(fields.get(b"finishedOn")),
         progress=fields.get(b"progress"),
         result=None if result == NO_RESULT else result,
         error=fields.get(b"nq:error") or fields.get(b"failedReason"),
         lease=_number(lease),
-        parent=unescape_id(parent.rpartition(b":")[2]) if (parent := fields.get(b"parentKey")) else None,
-        order_key=order_key.decode() if order_key is not None else None,
+        parent=unescape_id(parent.rpartition(b":")[2]) if parent else None,
+        order_key=_text(fields.get(b"nq:order_key")),
         waits_for=unescape_id(waits_for) if waits_for else None,
     )
 
 
 def child(reply: list[Any]) -> ChildRow:
     key, state, *rest = reply
-    _, queue, id = key.rsplit(b":", 2)
-    row = ChildRow(key.decode(), queue.decode(), unescape_id(id), ChildState(state.decode()))
+    _, queue, id = (b":", b":", *key.split(b":"))[-3:]  # another program may have written any key
+    row = ChildRow(_text(key) or "", _text(queue) or "", unescape_id(id), ChildState(state.decode()))
     if row.state is ChildState.PROCESSED:
         return msgspec.structs.replace(row, value=b"null" if rest[0] == NO_RESULT else rest[0])
     if row.state is ChildState.IGNORED:
         return msgspec.structs.replace(row, reason=rest[0].decode(errors="replace"))
     return row
+
+
+def set_aside(reply: list[Any], prefix: str) -> str:
+    """Return what to do about a job that was set aside."""
+    name, id, kind = (_text(value) or "" for value in reply)
+    return (
+        f"job {unescape_id(reply[1])!r} of queue {name!r} was set aside, because its key {prefix}:{name}:{id} must be "
+        f"a hash, got {kind}; delete the key and `penstock jobs remove` the job"
+    )
 
 
 def queue(reply: list[Any]) -> QueueRow:
@@ -68,13 +78,13 @@ def run(reply: list[Any]) -> RunRow:
     id, version, flow, status, closed, created, updated, record, kind = reply
     return RunRow(
         id.decode(),
-        int(version),
-        flow.decode(),
-        status.decode(),
+        _number(version) or 0,
+        _text(flow) or "",
+        _text(status) or "",
         closed == b"1",
-        int(created),
-        int(updated),
-        record,
+        _number(created) or 0,
+        _number(updated) or 0,
+        record or b"",
         kind.decode() if kind is not None else FLOW,
     )
 
@@ -91,13 +101,13 @@ def wait(reply: list[Any]) -> WaitRow:
     topic, key = fields.get(b"topic"), fields.get(b"key")
     return WaitRow(
         id.decode(),
-        fields[b"run"].decode(),
-        fields[b"scope"].decode(),
-        fields[b"kind"].decode(),
-        fields[b"state"].decode(),
-        fields[b"body"],
+        _text(fields.get(b"run")) or "",
+        _text(fields.get(b"scope")) or "",
+        _text(fields.get(b"kind")) or "event",
+        _text(fields.get(b"state")) or "pending",
+        fields.get(b"body", b""),
         _number(fields.get(b"due")),
-        fields[b"job"].decode(),
+        _text(fields.get(b"job")) or "",
         topic.decode() if topic is not None else None,
         key.decode() if key is not None else None,
     )
@@ -110,7 +120,7 @@ def state(reply: list[Any]) -> StateRow:
 
 def schedule(reply: list[Any]) -> ScheduleRow:
     id, spec, target, next_, last, paused, fired = reply
-    return ScheduleRow(id.decode(), spec, target, _number(next_), _number(last), paused == b"1", int(fired or 0))
+    return ScheduleRow(id.decode(), spec, target, _number(next_), _number(last), paused == b"1", _number(fired) or 0)
 
 
 def feed_item(reply: list[Any]) -> FeedItem:
@@ -125,4 +135,14 @@ def _fields(flat: list[Any]) -> dict[bytes, Any]:
 
 
 def _number(value: bytes | None) -> int | None:
-    return int(float(value)) if value else None
+    """Return a number that any program may have written; None if it is none, or beyond what 64 bits hold."""
+    try:
+        found = float(value) if value else None
+    except ValueError:
+        return None
+    return int(found) if found is not None and abs(found) < MAX_NUMBER else None
+
+
+def _text(value: bytes | None) -> str | None:
+    """Return a text that any program may have written."""
+    return value.decode(errors="replace") if value is not None else None

@@ -81,7 +81,7 @@ PARTS: dict[str, tuple[tuple[Part, ...], ...]] = {
     ),
 }
 
-_COMMENT = re.compile(r"--\[\[.*?\]\]", re.DOTALL)
+_COMMENT = re.compile(r"--\[\[.*?(?:\]\]|\Z)", re.DOTALL)
 _DEFINES = re.compile(r"local function \w+|local \w+ = function|\w+ = function|local remove\w+\s*$")
 _FORWARD = re.compile(r"local \w+\s*$")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import hiredis
 import msgspec
 
 from ...core.clock import Clock, SystemClock
-from ...core.errors import StoreError
+from ...core.errors import StoreError, StoreUnavailable
 from ...core.events import Event, decode_event
 from ...core.ids import event_seq, new_token
 from ...ports.store import (
@@ -42,10 +43,12 @@ from .job_schedulers import ScheduledJob, next_job
 from .lease_client import LeaseClient
 from .pubsub import Subscription
 from .queue_events import follow_queue_events
+from .queue_problems import QueueProblems
 from .resp import Part, pack, translate
 from .scripts import scripts
 from .topology import Topology
 
+log = logging.getLogger("penstock.redis")
 METRICS_MINUTES = 10_080  # BullMQ's metrics cover a week
 # Options of BullMQ's moveToFinished: we release the lock ourselves and remove nothing.
 FINISH_OPTIONS = msgspec.msgpack.encode(
@@ -72,6 +75,9 @@ class RedisStore:
         self._server_clock = ServerClock(self._read_time)
         self._namespace = namespace
         self._prefix = queue_prefix or self.address.queue_prefix or housekeeping.default_queue_prefix(namespace)
+        self._owns_prefix = False  # set by the first commit: opening a store writes nothing
+        self._queue_problems = QueueProblems(str(self.address))
+        self._unscheduled: list[ScheduledJob] = []  # claimed jobs of job schedulers without a next job
         self._origin = new_token()
         self._channel = f"{namespace}:live:{self.address.db}"
         name = f"penstock-{self._origin}"
@@ -90,6 +96,7 @@ class RedisStore:
     async def open(self) -> None:
         try:
             await housekeeping.check_server(self._client, self._namespace, self._prefix)
+            await housekeeping.check_prefix(self._client, self._namespace, self._prefix, claims_it=False)
             if self._test_clock is None:
                 await self._server_clock.start()
             await self._subscription.start()
@@ -158,6 +165,9 @@ class RedisStore:
     async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
         if not units and request is None:
             return CommitReply([])
+        if not self._owns_prefix:
+            await housekeeping.check_prefix(self._client, self._namespace, self._prefix, claims_it=True)
+            self._owns_prefix = True
         *others, last = committing.batches(units) or [[]]
         calls: list[tuple[str, Sequence[Part]]] = [("commit", [0, *batch]) for batch in others]
         calls.append(("commit", [*claiming.encode(request), *last]))
@@ -173,15 +183,28 @@ class RedisStore:
             work = claiming.claims(reply)
             # The caller has just claimed every due job of the drained queues: do not wake it for them.
             changed = (changed - claiming.drained(reply)) | claiming.topics(reply)
-            for job in claiming.scheduled_jobs(reply):
-                await self._schedule_next(job, now)
+            problems = claiming.problems(reply)
+            self._queue_problems.report(request, problems)
+            if not units and (problem := self._queue_problems.find_error(request, problems, work)) is not None:
+                raise problem
+            self._unscheduled += claiming.scheduled_jobs(reply)
+            if self._unscheduled:
+                await self._schedule_next(now)
         self.signals.fire(changed)
         return CommitReply([receipt for reply in replies for receipt in committing.receipts(reply)], work, now)
 
-    async def _schedule_next(self, job: ScheduledJob, now_ms: int) -> None:
-        following = next_job(job, now_ms)
-        if following is not None:
-            await self._admin("advance", job.queue, job.job, job.scheduler, *following)
+    async def _schedule_next(self, now_ms: int) -> None:
+        """Create the next jobs of job schedulers. Raises nothing: the commit before it is applied."""
+        waiting, self._unscheduled = self._unscheduled, []
+        for job in waiting:
+            following = next_job(job, now_ms)
+            try:
+                if following is not None:
+                    await self._admin("advance", job.queue, job.job, job.scheduler, *following)
+            except StoreUnavailable:
+                self._unscheduled.append(job)  # for the next claim
+            except StoreError as problem:
+                log.warning("stopping job scheduler %r of queue %r: %s", job.scheduler[:100], job.queue, problem)
 
     async def claim(self, request: ClaimRequest) -> ClaimBatch:
         return (await self.commit((), request)).claimed
@@ -379,7 +402,9 @@ class RedisStore:
         return dict(zip(Batch.KINDS, removed, strict=True))
 
     async def describe(self) -> dict[str, Any]:
-        return await housekeeping.describe(self._client)
+        facts = await housekeeping.describe(self._client)
+        facts["doubts"] += [rows.set_aside(row, self._prefix) for row in await self._read("set_aside")]
+        return facts
 
 
 def _event(stream: str, id: bytes, body: bytes) -> Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import apsw
@@ -28,7 +29,8 @@ STATES = (
 def queues(cursor: apsw.Cursor) -> list[QueueRow]:
     rows: Any = cursor.execute(SQL.queue_names).fetchall()
     paused: dict[str, int] = dict(rows)
-    counts: dict[str, dict[str, int]] = {name: {state.value: 0 for state in STATES} for name in paused}
+    # A queue that only its jobs name is listed too.
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: {state.value: 0 for state in STATES})
     live = (SQL.count_waiting, SQL.count_delayed, SQL.count_active, SQL.count_suspended)
     for state, sql in zip(STATES, live, strict=False):
         for queue, n in cursor.execute(sql):
@@ -38,7 +40,7 @@ def queues(cursor: apsw.Cursor) -> list[QueueRow]:
             counts[queue][state.value] = n
     for queue, number, n in cursor.execute(SQL.count_finished):
         counts[queue][STATES[number].value] = n
-    return [QueueRow(name, bool(flag), counts[name]) for name, flag in paused.items()]
+    return [QueueRow(name, bool(paused.get(name)), counts[name]) for name in sorted({*paused, *counts})]
 
 
 def jobs(cursor: apsw.Cursor, queue: str, state: JobState, after: str | None, limit: int) -> list[JobRow]:
@@ -62,6 +64,17 @@ def jobs(cursor: apsw.Cursor, queue: str, state: JobState, after: str | None, li
             position = (-1, 0) if finished is None else (finished, pk)
             rows = cursor.execute(SQL.jobs_finished, (queue, STATES.index(state), *position, limit))
     return [_row(row) for row in rows]
+
+
+def namespace(cursor: apsw.Cursor) -> str | None:
+    row = cursor.execute(SQL.namespace).fetchone()
+    return str(row[0]) if row else None
+
+
+def claim_namespace(cursor: apsw.Cursor, wanted: str) -> str | None:
+    """Set the namespace of a new store. Return the one it belongs to."""
+    cursor.execute(SQL.set_namespace, (wanted,))
+    return namespace(cursor)
 
 
 def job(cursor: apsw.Cursor, id: str) -> JobRow | None:

@@ -74,7 +74,10 @@ SELECT queue, count(*) FROM jobs WHERE state = 2 GROUP BY queue;
 SELECT queue, count(*) FROM jobs WHERE state = 3 GROUP BY queue;
 
 -- name: count_finished
-SELECT queue, state, count(*) FROM jobs WHERE state >= 4 GROUP BY queue, state;
+SELECT queue, state, sum(n) FROM (
+  SELECT queue, state, count(*) AS n FROM jobs WHERE state >= 4 AND run IS NULL GROUP BY queue, state
+  UNION ALL SELECT queue, state, count(*) FROM jobs WHERE state >= 4 AND run IS NOT NULL GROUP BY queue, state)
+GROUP BY queue, state;
 
 -- name: job
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
@@ -130,7 +133,13 @@ SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, 
        CASE WHEN state = -1 AND order_key IS NOT NULL THEN (
          SELECT p.id FROM jobs p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
            AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM jobs
-WHERE queue = ? AND state = ? AND state >= 4 AND (finished, pk) > (?, ?) ORDER BY finished, pk LIMIT ?;
+WHERE pk IN (
+  SELECT pk FROM (
+    SELECT finished, pk FROM jobs WHERE queue = ?1 AND state = ?2 AND state >= 4 AND run IS NULL AND (finished, pk) > (?3, ?4)
+    UNION ALL
+    SELECT finished, pk FROM jobs WHERE queue = ?1 AND state = ?2 AND state >= 4 AND run IS NOT NULL AND (finished, pk) > (?3, ?4)
+    ORDER BY finished, pk LIMIT ?5))
+ORDER BY finished, pk;
 
 -- name: set_paused
 INSERT INTO queues (name, paused) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET paused = ?2;
@@ -225,14 +234,25 @@ DELETE FROM events WHERE pos IN (
 DELETE FROM streams WHERE name = ?;
 
 -- name: last_surplus_job
-SELECT finished, pk FROM jobs INDEXED BY jobs_ended WHERE queue = ? AND state >= 4 AND run IS NULL
-ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET ?;
+SELECT finished, pk FROM (
+  SELECT finished, pk FROM jobs INDEXED BY jobs_finished WHERE queue = ?1 AND state = 4 AND state >= 4 AND run IS NULL
+  UNION ALL
+  SELECT finished, pk FROM jobs INDEXED BY jobs_finished WHERE queue = ?1 AND state = 5 AND state >= 4 AND run IS NULL
+  UNION ALL
+  SELECT finished, pk FROM jobs INDEXED BY jobs_finished WHERE queue = ?1 AND state = 6 AND state >= 4 AND run IS NULL
+  ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET ?2);
 
 -- name: delete_old_jobs
 DELETE FROM jobs WHERE pk IN (
-  SELECT pk FROM jobs INDEXED BY jobs_ended WHERE queue = ? AND state >= 4 AND run IS NULL AND (finished, pk) <= (?, ?)
-  ORDER BY finished, pk LIMIT ?)
+  SELECT pk FROM jobs INDEXED BY jobs_finished
+  WHERE queue = ? AND state IN (4, 5, 6) AND state >= 4 AND run IS NULL AND (finished, pk) <= (?, ?) LIMIT ?)
 RETURNING coalesce(scope, id), id;
+
+-- name: expire_damaged_leases
+UPDATE jobs SET lease = ?2 WHERE queue = ?1 AND state = 2 AND (lease IS NULL OR lease > ?3);
+
+-- name: date_finished_jobs
+UPDATE jobs SET finished = 0 WHERE queue = ? AND state IN (4, 5, 6) AND state >= 4 AND run IS NULL AND finished IS NULL;
 
 -- name: delete_job_memos
 DELETE FROM memos WHERE scope IN (SELECT value FROM json_each(?)) AND NOT EXISTS (
@@ -316,3 +336,9 @@ SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, 
          SELECT p.id FROM jobs p WHERE p.queue = jobs.queue AND p.order_key = jobs.order_key AND p.state < 4
            AND p.pk < jobs.pk ORDER BY p.pk DESC LIMIT 1) END FROM jobs
 WHERE queue = ? AND state = -2 AND pk > ? ORDER BY pk LIMIT ?;
+
+-- name: namespace
+SELECT value FROM store_info WHERE name = 'namespace';
+
+-- name: set_namespace
+INSERT INTO store_info (name, value) VALUES ('namespace', ?) ON CONFLICT (name) DO NOTHING;

@@ -60,11 +60,11 @@ def settle(cursor: apsw.Cursor, unit: Unit, now: int, touched: set[str]) -> None
         case Dead(error=error):
             found = execute(SQL.on_failure, key).fetchone()
             if found is not None:
-                _settle_failed(cursor, key, OnFailure(str(found[0])), error_text(error), now, touched)
+                _settle_failed(cursor, key, OnFailure(str(found[0])), error_text(error).encode(), now, touched)
 
 
 def _settle_failed(
-    cursor: apsw.Cursor, key: tuple[str, str], policy: OnFailure, error: str, now: int, touched: set[str]
+    cursor: apsw.Cursor, key: tuple[str, str], policy: OnFailure, error: bytes, now: int, touched: set[str]
 ) -> None:
     execute, parent = cursor.execute, key[0]
     match policy:
@@ -120,4 +120,5 @@ def _row(queue: Any, child: Any, state: Any, value: Any) -> ChildRow:
     key = child_key(queue, child)
     if state == PROCESSED:
         return ChildRow(key, queue, child, STATES[state], value=bytes(value))
-    return ChildRow(key, queue, child, STATES[state], reason=value if state == IGNORED else None)
+    reason = bytes(value).decode(errors="replace") if state == IGNORED else None
+    return ChildRow(key, queue, child, STATES[state], reason=reason)

@@ -85,8 +85,8 @@ class Claimer:
                     continue
                 if budget is not None and not budget.spend(row[4]):
                     self._cursor.execute(SQL.delay_job, (budget.until(row[4]), row[0]))
-                else:
-                    claims.append(self._activate(demand.queue, row, memos.get(row[11] or row[7], {}), request))
+                elif claim := self._claim_one(demand.queue, row, memos.get(row[11] or row[7], {}), request):
+                    claims.append(claim)
                     left -= 1
             if len(rows) <= page:
                 if request.only is None:
@@ -125,7 +125,9 @@ class Claimer:
                 found.setdefault(scope, {})[name] = value
         return found
 
-    def _activate(self, queue: str, row: Sequence[Any], memos: dict[str, bytes], request: ClaimRequest) -> Claim:
+    def _claim_one(
+        self, queue: str, row: Sequence[Any], memos: dict[str, bytes], request: ClaimRequest
+    ) -> Claim | None:
         (
             pk, run, _, _, _, version, record, job, name, payload, opts, scope, attempt, failures, crashes, stream,
             prefix, kind, _,
@@ -134,8 +136,8 @@ class Claimer:
         attempt += 1
         token = new_token()
         execute(SQL.claim_job, (attempt, token, self._now + request.lease_ms, pk))
-        if stream is not None:
-            body = Started(stream, prefix).body(attempt, request.worker)
+        if stream is not None and isinstance(prefix, bytes) and prefix[:1] == b"{" and prefix[-1:] == b",":
+            body = Started(stream, prefix).body(attempt, request.worker)  # any other prefix is not ours: no event
             self._append((NewEvent(stream, body),))
         return Claim(
             job, queue, name, payload, opts, scope or job, attempt, token, failures, crashes, pk, run, version or 0,

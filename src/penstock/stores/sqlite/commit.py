@@ -33,6 +33,7 @@ from ...ports.unit import (
     needs_receipt,
 )
 from . import children, dedupe, order_keys, retention
+from .careful_claim import CarefulClaimer
 from .claim import Claimer
 from .events import Appender
 from .statements import COMMIT as SQL
@@ -42,17 +43,25 @@ WAITING_CHILDREN, HELD = -2, -1
 
 
 def commit(
-    cursor: apsw.Cursor, now: int, units: Sequence[Unit], request: ClaimRequest | None, touched: set[str]
+    cursor: apsw.Cursor,
+    now: int,
+    units: Sequence[Unit],
+    request: ClaimRequest | None,
+    touched: set[str],
+    *,
+    is_careful: bool = False,
 ) -> CommitReply:
-    """Apply units in order, then claim the requested jobs. `touched` collects the topics to signal afterwards."""
-    appender = Appender(cursor, now, touched)
+    """Apply units in order, then claim the requested jobs. `touched` collects the topics to signal afterwards.
+
+    A careful commit is slower: it repairs what it can, and a job that cannot be claimed fails alone."""
+    appender = Appender(cursor, now, touched, is_careful=is_careful)
     writer = UnitWriter(cursor, now, touched, appender)
     receipts = [writer.apply(unit) for unit in units]
     if writer.keep_limits:
         retention.prune(cursor, writer.keep_limits, now, touched)
     claimed = ClaimBatch()
     if request is not None:
-        claimer = Claimer(cursor, now, appender)
+        claimer = Claimer(cursor, now, appender) if not is_careful else CarefulClaimer(cursor, now, appender)
         claimed = claimer.claim(request)
         # The caller has just received all due jobs of these queues: a wake-up would find nothing.
         touched.difference_update(f"queue:{queue}" for queue in claimer.emptied)

@@ -34,6 +34,12 @@ INSERT INTO streams (name, seq, ms) VALUES (?, 0, ?);
 -- name: update_stream_head
 UPDATE streams SET seq = ?, ms = ? WHERE sid = ?;
 
+-- name: last_seq
+SELECT coalesce(max(seq), 0) FROM events WHERE sid = ?1 AND seq < ?2;
+
+-- name: last_pos
+SELECT coalesce(max(pos), 0) FROM events WHERE ?1 IS NOT NULL AND pos < ?2;
+
 -- name: insert_event
 INSERT INTO events (pos, sid, seq, ms, body, kind, original) VALUES (?, ?, ?, ?, ?, ?, ?);
 
@@ -47,17 +53,20 @@ ON CONFLICT (id) DO NOTHING;
 UPDATE jobs SET state = ?, finished = ?, unit = ?, result = ?, lease = NULL WHERE pk = ?;
 
 -- name: fail_job
-UPDATE jobs SET state = ?, finished = ?, unit = ?, error = ?, failures = failures + 1, lease = NULL, attempt = attempt - ?
+UPDATE jobs SET state = ?, finished = ?, unit = ?, error = ?, failures = min(failures, 1000000000) + 1, lease = NULL, attempt = max(attempt - ?, 0)
 WHERE pk = ?;
 
+-- name: fail_unclaimed_job
+UPDATE jobs SET state = 5, finished = ?, error = ?, lease = NULL WHERE pk = ? RETURNING order_key;
+
 -- name: retry_job
-UPDATE jobs SET state = 1, due = ?, unit = ?, error = ?, failures = failures + 1, lease = NULL WHERE pk = ?;
+UPDATE jobs SET state = 1, due = ?, unit = ?, error = ?, failures = min(failures, 1000000000) + 1, lease = NULL WHERE pk = ?;
 
 -- name: release_job
-UPDATE jobs SET state = ?, due = ?, unit = ?, lease = NULL, attempt = attempt - ? WHERE pk = ?;
+UPDATE jobs SET state = ?, due = ?, unit = ?, lease = NULL, attempt = max(attempt - ?, 0) WHERE pk = ?;
 
 -- name: suspend_job
-UPDATE jobs SET state = ?, due = ?, unit = ?, lease = NULL, attempt = attempt - ? WHERE pk = ?;
+UPDATE jobs SET state = ?, due = ?, unit = ?, lease = NULL, attempt = max(attempt - ?, 0) WHERE pk = ?;
 
 -- name: sleeping_job
 SELECT pk, queue FROM jobs WHERE id = ? AND state IN (1, 3);
@@ -190,7 +199,7 @@ INSERT INTO queues (name) VALUES (?) ON CONFLICT (name) DO NOTHING;
 UPDATE jobs SET state = 0 WHERE queue = ? AND state = 1 AND due <= ?;
 
 -- name: requeue_expired_leases
-UPDATE jobs SET state = 0, crashes = crashes + 1, lease = NULL WHERE queue = ? AND state = 2 AND lease <= ?;
+UPDATE jobs SET state = 0, crashes = min(crashes, 1000000000) + 1, lease = NULL WHERE queue = ? AND state = 2 AND lease <= ?;
 
 -- name: next_due
 SELECT min(due) FROM jobs WHERE queue = ? AND state = 1;

@@ -61,6 +61,7 @@ def connect(path: str, busy_handler: BusyHandler | None = None) -> apsw.Connecti
 
 
 def _create_file(path: Path) -> None:
+    check_not_folder(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -68,6 +69,12 @@ def _create_file(path: Path) -> None:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as problem:
         raise StoreUnavailable(f"cannot open {path}: {problem.strerror}; use a path that you can write to") from None
+
+
+def check_not_folder(path: Path) -> None:
+    """Raise if the path of a store is a folder."""
+    if path.is_dir():
+        raise StoreUnavailable(f"{path} is a folder, not a file; name a file in it, such as {path / 'penstock.db'}")
 
 
 def _enable_wal(connection: apsw.Connection) -> None:

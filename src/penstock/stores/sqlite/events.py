@@ -39,8 +39,9 @@ class _StreamHead:
 class Appender:
     """Collects the events of one piece of work. Call `flush` before the commit: nothing is written earlier."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str]) -> None:
+    def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str], *, is_careful: bool = False) -> None:
         self._cursor = cursor
+        self._is_careful = is_careful  # check the last position of each stream against its events
         self._now = now
         self._touched = touched
         self._heads: dict[str, _StreamHead] = {}
@@ -65,6 +66,12 @@ class Appender:
         """Return the last position over all streams: a wait created now matches events after it."""
         self._new_waits += 1
         return (self._heads.get(FEED) or self._head(FEED)).seq + len(self._rows)
+
+    def discard(self) -> None:
+        """Forget what was not written, after the caller has rolled back."""
+        self._heads.clear()
+        self._rows.clear()
+        self._matchable.clear()
 
     def flush(self) -> None:
         """Write the collected events, and jobs that deliver those with pending waits."""
@@ -121,6 +128,9 @@ class Appender:
             self._cursor.execute(COMMIT.insert_stream, (stream, self._now))
             row = (self._cursor.connection.last_insert_rowid(), 0, self._now)
         sid, seq, ms = row
+        if self._is_careful:
+            last = self._cursor.execute(COMMIT.last_pos if stream == FEED else COMMIT.last_seq, (sid, LAST)).fetchone()
+            seq = max(seq, *(last or (0,)))
         head = self._heads[stream] = _StreamHead(sid, seq, max(ms, self._now))
         if stream != FEED:
             self._touched.add(f"stream:{stream}")

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import apsw
 
 from ...core.errors import StoreError, StoreUnavailable
-from .connection import BusyHandler, translate_error
+from .connection import BusyHandler, check_not_folder, translate_error
 from .schema import check_current, check_version
 from .writer import Work
 
@@ -60,6 +60,7 @@ class ImmutableConnection(apsw.Connection):
 
 def connect_read_only(path: str) -> apsw.Connection:
     """Open a file so that neither it nor its folder is changed."""
+    check_not_folder(Path(path))
     if not Path(path).is_file():
         raise StoreUnavailable(f"file {path} not found")
     try:

@@ -44,7 +44,7 @@ class Reader:
         future: asyncio.Future[T] = loop.create_future()
         with self._inbox_lock:
             if self._is_closed:
-                raise StoreClosed(f"the store {self._path} is closed")
+                raise StoreClosed.of(self._path)
             if len(self._threads) < READER_THREADS:
                 self._start_thread()
             self._inbox.put(WorkItem(work, future, loop))

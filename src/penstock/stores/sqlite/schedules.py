@@ -33,7 +33,7 @@ def list_(cursor: apsw.Cursor) -> list[ScheduleRow]:
 
 
 def due(cursor: apsw.Cursor, now: int, after: ScheduleRow | None, limit: int) -> DueSchedules:
-    position = (after.next, after.id) if after is not None else (0, "")
+    position = (after.next, after.id) if after is not None else (-(2**63), "")
     return DueSchedules(now, [_row(row) for row in cursor.execute(SQL.due_schedules, (now, *position, limit))])
 
 

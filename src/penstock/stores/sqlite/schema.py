@@ -13,12 +13,8 @@ import apsw
 from ...core.errors import StoreCorrupt, StoreError
 
 APPLICATION_ID = 0x50454E53  # "PENS", in PRAGMA application_id: many programs count their versions from 1
-FIRST_VERSION = 4  # in PRAGMA user_version; earlier versions were never released
-MIGRATIONS: tuple[str, ...] = (
-    "migrate_4_to_5.sql",  # upgrades FIRST_VERSION by one
-    "migrate_5_to_6.sql",
-    "migrate_6_to_7.sql",
-)
+FIRST_VERSION = 8  # in PRAGMA user_version; earlier versions were never released
+MIGRATIONS: tuple[str, ...] = ()  # the first upgrades FIRST_VERSION by one
 SCHEMA_VERSION = FIRST_VERSION + len(MIGRATIONS)
 
 

@@ -1,13 +1,14 @@
 -- The SQLite schema. Job states: -2 waiting for children, -1 held, 0 waiting, 1 delayed, 2 active, 3 suspended, 4 completed, 5 failed, 6 cancelled.
 -- Times are milliseconds since the epoch. Partial indexes keep claims fast with a million finished jobs.
+-- Tables are STRICT and counters have a CHECK: SQLite refuses a wrong value, also from other programs.
 -- After a change here, add a migration and see schema.py.
 
 CREATE TABLE streams (
   sid  INTEGER PRIMARY KEY,
   name TEXT NOT NULL UNIQUE,
-  seq  INTEGER NOT NULL,          -- the last sequence number
+  seq  INTEGER NOT NULL CHECK (seq BETWEEN 0 AND 0x4000000000000000),  -- the last sequence number
   ms   INTEGER NOT NULL           -- the time of the last event: it never goes back
-);
+) STRICT;
 
 CREATE TABLE events (
   pos  INTEGER PRIMARY KEY,       -- commit order over all streams
@@ -17,23 +18,23 @@ CREATE TABLE events (
   kind TEXT,                      -- set for events that waits may match
   body BLOB NOT NULL,             -- secrets are redacted
   original BLOB                   -- the body before redaction, if it differs and waits may match it
-);
+) STRICT;
 CREATE UNIQUE INDEX events_by_stream ON events (sid, seq);
 CREATE INDEX events_by_kind ON events (kind, pos) WHERE kind IS NOT NULL;
 
 CREATE TABLE runs (
   id      TEXT PRIMARY KEY,
-  version INTEGER NOT NULL,
+  version INTEGER NOT NULL CHECK (version BETWEEN 1 AND 0x4000000000000000),
   kind    TEXT NOT NULL,          -- of its engine, and of its stream
   flow    TEXT NOT NULL,
   status  TEXT NOT NULL,
-  closed  INTEGER NOT NULL,
-  paused  INTEGER NOT NULL DEFAULT 0,
+  closed  INTEGER NOT NULL CHECK (closed IN (0, 1)),
+  paused  INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),
   created INTEGER NOT NULL,
   updated INTEGER NOT NULL,
   unit    TEXT NOT NULL,          -- the last unit applied: identifies a repeated commit
   record  BLOB NOT NULL
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX runs_by_time ON runs (created, id);
 CREATE INDEX runs_by_flow ON runs (flow, created, id);
 CREATE INDEX runs_by_status ON runs (status, created, id);
@@ -45,12 +46,12 @@ CREATE TABLE jobs (
   id        TEXT NOT NULL UNIQUE,
   queue     TEXT NOT NULL,
   name      TEXT NOT NULL,
-  state     INTEGER NOT NULL,
+  state     INTEGER NOT NULL CHECK (state BETWEEN -2 AND 6),
   priority  INTEGER NOT NULL,
   due       INTEGER NOT NULL,
-  attempt   INTEGER NOT NULL DEFAULT 0,
-  failures  INTEGER NOT NULL DEFAULT 0,
-  crashes   INTEGER NOT NULL DEFAULT 0,
+  attempt   INTEGER NOT NULL DEFAULT 0 CHECK (attempt BETWEEN 0 AND 0x7fffffff),
+  failures  INTEGER NOT NULL DEFAULT 0 CHECK (failures BETWEEN 0 AND 0x7fffffff),
+  crashes   INTEGER NOT NULL DEFAULT 0 CHECK (crashes BETWEEN 0 AND 0x7fffffff),
   lease     INTEGER,
   token     TEXT,
   unit      TEXT,
@@ -67,22 +68,29 @@ CREATE TABLE jobs (
   result    BLOB,
   error     BLOB,
   order_key TEXT                  -- jobs with the same one run one after the other
-);
+) STRICT;
 CREATE INDEX jobs_waiting ON jobs (queue, priority, pk) WHERE state = 0;
 CREATE INDEX jobs_delayed ON jobs (queue, due) WHERE state = 1;
 CREATE INDEX jobs_active ON jobs (queue, lease) WHERE state = 2;
 CREATE INDEX jobs_suspended ON jobs (queue, pk) WHERE state = 3;
 CREATE INDEX jobs_held ON jobs (queue, pk) WHERE state = -1;
-CREATE INDEX jobs_finished ON jobs (queue, state, finished) WHERE state >= 4;
-CREATE INDEX jobs_ended ON jobs (queue, finished) WHERE state >= 4 AND run IS NULL;  -- in the order retention removes them
+-- Retention removes plain jobs by age; the jobs of a run go with the run. Each finished job is in one of the two.
+-- They contain `run` because SQLite reads it to check that condition: so it need not read the row.
+CREATE INDEX jobs_finished ON jobs (queue, state, run, finished) WHERE state >= 4 AND run IS NULL;
+CREATE INDEX steps_finished ON jobs (queue, state, finished, run) WHERE state >= 4 AND run IS NOT NULL;
 
 -- The first open job of a key runs, those behind it are held. A retried job gets a new pk: it goes to the end.
 CREATE INDEX jobs_ordered ON jobs (queue, order_key, pk) WHERE state < 4 AND order_key IS NOT NULL;
 
+CREATE TABLE store_info (         -- facts about the whole store: its namespace
+  name  TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) WITHOUT ROWID, STRICT;
+
 CREATE TABLE queues (
   name   TEXT PRIMARY KEY,
   paused INTEGER NOT NULL DEFAULT 0
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 
 CREATE TABLE rates (
   queue TEXT NOT NULL,
@@ -90,7 +98,7 @@ CREATE TABLE rates (
   until INTEGER NOT NULL,         -- end of the window
   used  INTEGER NOT NULL,
   PRIMARY KEY (queue, key)
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX rates_by_end ON rates (until);
 
 CREATE TABLE memos (
@@ -98,7 +106,7 @@ CREATE TABLE memos (
   name  TEXT NOT NULL,
   value BLOB NOT NULL,
   PRIMARY KEY (scope, name)
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 
 CREATE TABLE waits (
   id     TEXT PRIMARY KEY,
@@ -112,7 +120,7 @@ CREATE TABLE waits (
   key    TEXT,                    -- what that event must contain
   pos    INTEGER NOT NULL,        -- the position of the last event when the wait was created
   body   BLOB NOT NULL
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX waits_by_run ON waits (run, state);
 CREATE INDEX waits_pending ON waits (kind, id) WHERE state = 'pending';
 CREATE INDEX waits_by_topic ON waits (topic, key, id) WHERE state = 'pending' AND topic IS NOT NULL;
@@ -120,9 +128,9 @@ CREATE INDEX waits_by_topic ON waits (topic, key, id) WHERE state = 'pending' AN
 CREATE TABLE states (
   key     TEXT PRIMARY KEY,
   value   BLOB NOT NULL,
-  version INTEGER NOT NULL,
+  version INTEGER NOT NULL CHECK (version BETWEEN 1 AND 0x4000000000000000),
   expires INTEGER
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX states_expiring ON states (expires) WHERE expires IS NOT NULL;
 
 CREATE TABLE schedules (
@@ -133,19 +141,19 @@ CREATE TABLE schedules (
   last   INTEGER,
   paused INTEGER NOT NULL DEFAULT 0,
   fired  INTEGER NOT NULL DEFAULT 0
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX schedules_due ON schedules (next) WHERE next IS NOT NULL AND paused = 0;
 
 CREATE TABLE once (                -- once keys of applied units
   key TEXT PRIMARY KEY,
   at  INTEGER NOT NULL
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX once_by_time ON once (at);
 
 CREATE TABLE units (              -- applied units that no job or run row identifies
   id TEXT PRIMARY KEY,
   at INTEGER NOT NULL
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX units_by_time ON units (at);
 
 CREATE TABLE children (             -- jobs that a parent waits for; the parent is in state -2 until they have ended
@@ -153,10 +161,10 @@ CREATE TABLE children (             -- jobs that a parent waits for; the parent 
   child      TEXT NOT NULL,
   queue      TEXT NOT NULL,         -- the child's
   on_failure TEXT NOT NULL,
-  state      INTEGER NOT NULL DEFAULT 0,  -- 0 unprocessed, 1 processed, 2 ignored, 3 failed
+  state      INTEGER NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 3),  -- 0 unprocessed, 1 processed, 2 ignored, 3 failed
   value      BLOB,                  -- a result, or the text of an error
   PRIMARY KEY (parent, child)
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX children_pending ON children (parent) WHERE state = 0;
 CREATE INDEX children_by_child ON children (child);
 CREATE INDEX jobs_waiting_children ON jobs (queue, pk) WHERE state = -2;
@@ -167,11 +175,11 @@ CREATE TABLE dedupes (              -- deduplication keys
   job   TEXT NOT NULL,              -- the job that holds the key
   until INTEGER,                    -- when the key expires; NULL: when the job ends
   PRIMARY KEY (queue, key)
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX dedupes_by_job ON dedupes (job);
 CREATE INDEX dedupes_expiring ON dedupes (until) WHERE until IS NOT NULL;
 
 CREATE TABLE holds (                -- queues that hand out no jobs until a time
   queue TEXT PRIMARY KEY,
   until INTEGER NOT NULL
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 import apsw
 
 from ...core.clock import Clock, SystemClock
+from ...core.errors import StoreCorrupt, StoreUnavailable
 from ...core.events import Event
 from ...ports.store import (
     ChildRow,
@@ -27,6 +29,7 @@ from ...ports.store import (
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
 from ..batches import BATCH_SIZE, Batch, in_batches
 from ..change_signals import TopicSignals
+from ..namespace_owner import check_owner
 from ..run_search import search
 from ..tail import follow
 from . import admin, children, events, housekeeping, runs, schedules, state, waits
@@ -38,6 +41,7 @@ from .statements import COMMIT as SQL
 from .writer import Writer
 
 T = TypeVar("T")
+log = logging.getLogger("penstock.store")
 
 SMALL_COMMIT_ROWS = 16  # jobs and events that a small commit claims and writes
 
@@ -62,6 +66,17 @@ class SqliteStore:
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._writer.start)
+        try:
+            await self._check_namespace()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _check_namespace(self) -> None:
+        owner = await self._reader.run(admin.namespace)
+        if owner is None and isinstance(self._writer, Writer):
+            owner = await self._writer.run(lambda c: admin.claim_namespace(c, self._namespace))
+        check_owner(owner, self._namespace, self.path, "put {namespace} in the file name: sqlite:///{namespace}.db")
 
     async def close(self) -> None:
         self._loop = None
@@ -73,11 +88,21 @@ class SqliteStore:
     async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
         touched: set[str] = set()
 
-        def work(cursor: apsw.Cursor) -> CommitReply:
+        def work(cursor: apsw.Cursor, is_careful: bool = False) -> CommitReply:
             touched.clear()  # after a failed batch, the same work runs again alone
-            return commit(cursor, self.clock.now_ms(), units, request, touched)
+            return commit(cursor, self.clock.now_ms(), units, request, touched, is_careful=is_careful)
 
-        return await self._writer.run(work, lambda: self.signals.fire(touched), is_small=_is_small(units, request))
+        def signal() -> None:
+            self.signals.fire(touched)
+
+        try:
+            return await self._writer.run(work, signal, is_small=_is_small(units, request))
+        except (StoreUnavailable, StoreCorrupt):
+            raise
+        except Exception as problem:
+            # A row holds a value that no commit writes. Nothing was written yet: try again, one job at a time.
+            log.warning("a commit failed and is repeated carefully: %s", problem)
+            return await self._writer.run(lambda cursor: work(cursor, is_careful=True), signal)
 
     async def claim(self, request: ClaimRequest) -> ClaimBatch:
         return (await self.commit((), request)).claimed

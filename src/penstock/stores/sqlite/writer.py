@@ -117,7 +117,7 @@ class Writer:
     def _put(self, item: WorkItem[Any]) -> None:
         with self._inbox_lock:
             if self._is_closed:
-                raise StoreClosed(f"the store {self.path} is closed")
+                raise StoreClosed.of(self.path)
             self._unfinished += 1
             self._inbox.put(item)
 
@@ -249,7 +249,7 @@ class Writer:
         while not self._inbox.empty():
             item = self._inbox.get_nowait()
             if item is not None:
-                item.error = StoreClosed(f"the store {self.path} is closed")
+                item.error = StoreClosed.of(self.path)
                 rest.append(item)
         resolve(rest)
 

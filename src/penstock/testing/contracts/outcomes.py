@@ -127,7 +127,7 @@ class OutcomeContract(StoreUnderTest):
         forged = msgspec.structs.replace(two, token=one.token)
         assert await apply(store, unit(claim=forged, outcome=Completed())) == Fenced()
 
-    @pytest.mark.parametrize("outcome", [Released(gives_attempt_back=True), Suspended(1, gives_attempt_back=True)])
+    @pytest.mark.parametrize("outcome", [Released(gives_attempt_back=True), Suspended(1)])
     async def test_an_attempt_that_gives_its_number_back(self, store: Store, outcome: Outcome) -> None:
         one = await add_and_claim(store, "j", started=started())
         memo = Memo(one.scope, "call#1", b"7")

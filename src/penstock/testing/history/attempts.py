@@ -51,7 +51,7 @@ class Attempts:
     def check_start(self, event: Event) -> Iterator[Violation]:
         """Check that attempts count from 1 without a gap and none starts after the job's end.
 
-        A claim that suspends on a declared wait has the number of the claim that follows it."""
+        A claim that suspends on a wait has the number of the claim that follows it."""
         job, attempt = started_job(event), meta_of(event, "attempt")
         self._jobs[instance_of(event)] = job
         before = self.latest.get(job, 0)
@@ -62,6 +62,7 @@ class Attempts:
         if self._is_undisturbed and before and (job, before) not in self._over:
             yield Violation("wasted", self._stream, f"{job}: attempt {attempt} starts, attempt {before} did not end")
         self.latest[job] = max(attempt, before)
+        self._over.discard((job, attempt))
 
     def check_record(self, event: Event) -> Iterator[Violation]:
         """Check that an attempt records nothing after a later attempt has started or its job has ended."""

@@ -62,6 +62,11 @@ end
 
 function VERBS.remove()
   local id = arg(1)
+  local aside = find_set_aside(id)
+  if aside then -- only the note of it: the key belongs to another program
+    call('HDEL', base_key(aside) .. 'nq:set_aside', id)
+    return aside
+  end
   local queue, base, state, set = locate_job(id)
   if not queue or state == 'active' then return false end
   delete_unused_memos(delete_job(base, id, set))
@@ -72,7 +77,11 @@ end
 local function drain(base, ids, set)
   local removed = 0
   for _, id in ipairs(ids) do
-    if call('HEXISTS', base .. id, 'nq:run') == 0 then
+    local is_step = try('HEXISTS', base .. id, 'nq:run')
+    if type(is_step) == 'table' then
+      read_failure(is_step)
+      set_aside(base, id)
+    elseif is_step == 0 then
       delete_unused_memos(delete_job(base, id, set))
       removed = removed + 1
     end
@@ -92,8 +101,9 @@ end
 
 function VERBS.remove_schedule()
   local id = arg(1)
-  local row = call('HMGET', NS .. 'schedule:' .. id, 'spec', 'target')
-  if not row[1] or (arg(2) == '1' and (row[1] ~= arg(3) or row[2] ~= arg(4))) then return 0 end
+  local row = read_fields(NS .. 'schedule:' .. id, 'spec', 'target') or {}
+  if call('EXISTS', NS .. 'schedule:' .. id) == 0 then return 0 end
+  if arg(2) == '1' and ((row[1] or '') ~= arg(3) or (row[2] or '') ~= arg(4)) then return 0 end
   call('DEL', NS .. 'schedule:' .. id)
   call('ZREM', NS .. 'schedules', id)
   call('ZREM', NS .. 'schedules:due', id)

@@ -18,7 +18,7 @@ end
 local function check_fence()
   local base = base_key(claim.queue)
   local key = base .. claim.job
-  local job = call('HMGET', key, 'nq:token', 'ats', 'nq:unit', 'nq:number', 'nq:has_children',
+  local job = try('HMGET', key, 'nq:token', 'ats', 'nq:unit', 'nq:number', 'nq:has_children',
     'parentKey', 'deid', 'atm')
   if job[3] == unit then return REPEATED end
   if not job[2] and call('ZSCORE', NS .. 'units', unit) then return REPEATED end -- it was removed when it ended
@@ -35,13 +35,18 @@ local function check_fence()
     if lock or not call('LPOS', base .. 'active', claim.job) then return FENCED end
   end
   if not run and claim.run ~= '' and (#events > 0 or not outcome) then
-    local closed = call('HGET', NS .. 'run:' .. claim.run, 'closed')
-    if closed ~= '0' then return FENCED end
+    local head = read_fields(NS .. 'run:' .. claim.run, 'closed')
+    if head and head[1] ~= '0' then return FENCED end
   end
 end
 
 local function check_version()
-  current_run = call('HMGET', NS .. 'run:' .. run.id, 'version', 'status', 'closed', 'paused', 'unit', 'created')
+  current_run = read_fields(NS .. 'run:' .. run.id, 'version', 'status', 'closed', 'paused', 'unit', 'created')
+  if not current_run or (current_run[1] and not tonumber(current_run[1])) then
+    -- It is unreadable: only cancelling it replaces it.
+    current_run, run.is_unreadable = nil, true
+    return not run.cancel and {CONFLICT, 1, ''} or nil
+  end
   if not current_run[1] then
     current_run = nil
     if run.expect ~= 0 then return {CONFLICT, 0, false} end
@@ -49,7 +54,7 @@ local function check_version()
   end
   if current_run[5] == unit then return REPEATED end
   if tonumber(current_run[1]) ~= run.expect or (run.after and run.after ~= current_run[5]) then
-    return {CONFLICT, tonumber(current_run[1]), call('HGET', NS .. 'run:' .. run.id, 'record')}
+    return {CONFLICT, tonumber(current_run[1]), call('HGET', NS .. 'run:' .. run.id, 'record') or ''}
   end
 end
 
@@ -69,7 +74,7 @@ end
 local function check_waits()
   for _, wait in ipairs(waits) do
     local i, is_new = wait[1], wait[2]
-    local state = call('HGET', NS .. 'wait:' .. ARGV[i], 'state')
+    local state = (read_fields(NS .. 'wait:' .. ARGV[i], 'state') or {})[1]
     local is_refused
     if is_new then
       is_refused = state == 'resolved' or state == 'expired'
@@ -83,9 +88,9 @@ end
 local function check_states()
   for _, i in ipairs(states) do
     if ARGV[i + 3] ~= '' then
-      local current = call('HMGET', NS .. 'state:' .. ARGV[i], 'version', 'expires')
+      local current = read_fields(NS .. 'state:' .. ARGV[i], 'version', 'expires') or {}
       local version = current[1] or '0'
-      if current[2] and tonumber(current[2]) <= now then version = '0' end
+      if current[2] and (tonumber(current[2]) or 0) <= now then version = '0' end
       if version ~= ARGV[i + 3] then return {REFUSED, 'state', ARGV[i]} end
     end
   end
@@ -107,12 +112,14 @@ end
 
 local SCHEDULE_FIELDS = {'spec', 'target', 'next', 'last', 'paused', 'fired'}
 local function check_schedule_put()
-  local current = call('HMGET', NS .. 'schedule:' .. ARGV[schedule_put], unpack(SCHEDULE_FIELDS))
-  if ARGV[schedule_put + 7] == '' then return not current[1] end
+  local key = NS .. 'schedule:' .. ARGV[schedule_put]
+  local current = read_fields(key, unpack(SCHEDULE_FIELDS))
+  if call('EXISTS', key) == 0 then return ARGV[schedule_put + 7] == '' end
+  if not current or not current[1] then return ARGV[schedule_put + 7] ~= '' end -- it is unreadable: replace it
   for n = 1, 6 do
-    if (current[n] or '') ~= ARGV[schedule_put + 7 + n] or not current[1] then return false end
+    if (current[n] or '') ~= ARGV[schedule_put + 7 + n] then return false end
   end
-  return true
+  return ARGV[schedule_put + 7] ~= ''
 end
 
 local function check_unit()
@@ -128,7 +135,8 @@ local function check_unit()
   end
   refusal = check_tree() or check_removes() or check_waits() or check_states()
   if refusal then return refusal end
-  if schedule_move and call('HGET', NS .. 'schedule:' .. schedule_move.id, 'next') ~= schedule_move.slot then
+  local moved = schedule_move and (read_fields(NS .. 'schedule:' .. schedule_move.id, 'next') or {})[1]
+  if schedule_move and moved ~= schedule_move.slot then
     return {REFUSED, 'schedule', schedule_move.id}
   end
 end

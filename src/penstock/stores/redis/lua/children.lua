@@ -18,12 +18,13 @@ end
 
 -- Add a job that waits for its children, ordered by arrival within a millisecond.
 local function push_waiting_children(base, id, number)
-  call('ZADD', base .. 'waiting-children', now + (tonumber(number or 0) % 1024) / 1024, id)
+  call('ZADD', base .. 'waiting-children', now + (to_count(number) % 1024) / 1024, id)
 end
 
 -- Return whether children keep a job from completing: one is pending, or one has failed it.
 local function has_open_children(key)
-  return call('SCARD', key .. ':dependencies') > 0 or call('ZCARD', key .. ':unsuccessful') > 0
+  local pending, failed = try('SCARD', key .. ':dependencies'), try('ZCARD', key .. ':unsuccessful')
+  return type(pending) == 'number' and pending > 0 or type(failed) == 'number' and failed > 0
 end
 
 -- Remove a cancelled child from its parent's dependencies, as if the child had been removed.
@@ -32,7 +33,7 @@ local function detach_from_parent(key)
   if not parent or call('SREM', parent .. ':dependencies', key) == 0 then return end
   local base, id = string.match(parent, '^(.*:)([^:]*)$')
   if call('SCARD', parent .. ':dependencies') > 0 or call('ZREM', base .. 'waiting-children', id) == 0 then return end
-  local delay = tonumber(call('HGET', parent, 'delay') or 0)
+  local delay = tonumber(call('HGET', parent, 'delay')) or 0
   if delay > 0 then push_delayed(base, id, now + delay) else push_waiting(base, id, true, 'waiting-children') end
 end
 

@@ -4,7 +4,7 @@ local queue_count = tonumber(ARGV[6])
 local next_due
 
 local function note_due(ms)
-  if ms and (not next_due or ms < next_due) then next_due = ms end
+  if ms and ms < 2 ^ 53 and (not next_due or ms < next_due) then next_due = ms end -- a score may be infinite
 end
 
 -- Return the lowest score of a sorted set.

@@ -6,13 +6,47 @@ local claims, drained_queues = {}, {}
 local next_ids = {} -- the next jobs of the current queue; the last one goes first
 local started_events = {}
 
+-- Return whether HINCRBY can add to a value.
+local function is_count(text) return #text < 14 and (text == '0' or string.find(text, '^[1-9]%d*$') ~= nil) end
+
+-- Reset counts of a job that are no numbers. BullMQ's scripts add to them, and would stop in the middle.
+local function repair_counts(key, job)
+  for _, field in ipairs({'ats', 'atm', 'stc', 'nq:failures', 'nq:crashes'}) do
+    if job[field] and not is_count(job[field]) then
+      call('HSET', key, field, 0)
+      job[field] = '0'
+    end
+  end
+end
+
+local MAX_KEY_LENGTH = 1024 -- BullMQ matches parts of it, in quadratic time
+
+-- Remove the parent of a job if BullMQ's scripts cannot read it.
+local function repair_parent(base, id, job)
+  local key, is_readable, parent = job.parentKey, true, {id = '', queueKey = ''}
+  if job.parent then is_readable, parent = pcall(cjson.decode, job.parent) end
+  if is_readable and type(parent) == 'table' and type(parent.id) == 'string' and type(parent.queueKey) == 'string'
+    and key and #key <= MAX_KEY_LENGTH and string.find(key, ':', 1, true) then return end
+  call('HDEL', base .. id, 'parentKey', 'parent')
+  job.parentKey, job.parent = nil, nil
+  note_problem(string.sub(base, #BULL + 1, -2), 'repaired', 'job ' .. string.sub(id, 1, 100)
+    .. ' has a parent that cannot be read; it was removed')
+end
+
 -- Move due jobs to their queue. Returns whether no due job is left.
 local function promote_due(base)
   local due = call('ZRANGEBYSCORE', base .. 'delayed', '-inf', (now + 1) * 0x1000 - 1, 'LIMIT', 0, 1000)
   for _, id in ipairs(due) do
     call('ZREM', base .. 'delayed', id)
-    call('HSET', base .. id, 'delay', 0)
-    push_waiting(base, id, false, 'delayed')
+    local added = try('HSET', base .. id, 'delay', 0)
+    if type(added) == 'table' then
+      read_failure(added)
+      set_aside(base, id)
+    elseif added == 1 and call('HLEN', base .. id) == 1 then
+      call('DEL', base .. id) -- the job was deleted before
+    else
+      push_waiting(base, id, false, 'delayed')
+    end
   end
   return #due < 1000
 end
@@ -23,11 +57,15 @@ local function recover_expired(base)
   local expired = call('ZRANGEBYSCORE', base .. 'nq:leases', '-inf', now, 'LIMIT', 0, 1000)
   for n = #expired, 1, -1 do
     local id = expired[n]
-    local token, lock = call('HGET', base .. id, 'nq:token'), call('GET', base .. id .. ':lock')
+    local token, lock = try('HGET', base .. id, 'nq:token'), try('GET', base .. id .. ':lock')
     call('ZREM', base .. 'nq:leases', id)
-    if token then
+    if type(token) == 'table' then
+      read_failure(token)
+      set_aside(base, id)
+    elseif token then
+      if type(lock) == 'table' then lock = nil end -- not a lock
       call('HSET', base .. id, 'nq:token', '')
-      call('HINCRBY', base .. id, 'nq:crashes', 1)
+      increment(base .. id, 'nq:crashes', 1)
       if not lock or lock == token then
         call('DEL', base .. id .. ':lock')
         if call('LREM', base .. 'active', -1, id) > 0 then
@@ -41,6 +79,15 @@ end
 
 -- Recover jobs that a worker of another program lost: BullMQ's stalled check, as often as its workers run it.
 local function recover_stalled(base)
+  for _, id in ipairs(call('SMEMBERS', base .. 'stalled')) do
+    local count = try('HGET', base .. id, 'stc')
+    if type(count) == 'table' then
+      read_failure(count)
+      set_aside(base, id)
+    elseif count and not is_count(count) then
+      call('HSET', base .. id, 'stc', 0)
+    end
+  end
   bull_moveStalledJobsToWait({base .. 'stalled', base .. 'wait', base .. 'active', base .. 'stalled-check',
     base .. 'meta', base .. 'paused', base .. 'marker', base .. 'events', base .. 'repeat'}, {1, base, now, 30000})
 end
@@ -85,12 +132,12 @@ end
 
 -- Return when BullMQ's limiter ends, if it is reached. Other programs share it, and it uses the server's clock. A held
 -- queue has a full limiter, which also stops workers without a limit.
-local function bullmq_limit_end(base, demand, limiter)
+local function bullmq_limit_end(base, demand)
   if not is_server_clock then
-    local until_ms = tonumber(call('GET', base .. 'nq:hold_until') or 0)
+    local until_ms = tonumber(call('GET', base .. 'nq:hold_until')) or 0
     return until_ms > now and until_ms or nil
   end
-  if tonumber(limiter or 0) >= (demand.bullmq_max or LIMITER_FULL) then
+  if demand.has_limiter and read_limiter(base) >= (demand.bullmq_max or LIMITER_FULL) then
     local left = call('PTTL', base .. 'limiter')
     if left > 0 then return now + left end
     -- The key has expired, but a script sees keys as they were when it started. Delete it to start the next window at 0.
@@ -147,7 +194,9 @@ end
 -- jobs of a paused one.
 local function check_run(base, id, set, name)
   if not name then return nil end
-  local head = call('HMGET', NS .. 'run:' .. name, 'version', 'closed', 'paused', 'record', 'kind')
+  local head = read_fields(NS .. 'run:' .. name, 'version', 'closed', 'paused', 'record', 'kind')
+  if not head or (head[1] and not tonumber(head[1])) then return {'0', '0', '0', '', false} end -- the engine fails the job
+  head[4] = head[4] or ''
   if not head[1] or head[2] == '1' then
     remove_from_state(base, id, set)
     push_cancelled(base, id)
@@ -176,6 +225,13 @@ local function activate_by_bullmq(base, id, token)
   return to_table(reply[1])
 end
 
+-- Return the memos of a scope. One that cannot be read stands for all of them if another program wrote their key.
+local function read_memos(scope)
+  local memos = try('HGETALL', NS .. 'memos:' .. scope)
+  if not memos.err then return memos end
+  return {'memos#0', read_failure(memos)}
+end
+
 local function claim_job(name, base, id, set, job, head, demand)
   local token, queue = token_prefix .. '-' .. (#claims + 1), queue_info(name)
   if queue.is_fast and not set and demand.is_all_promoted then
@@ -186,7 +242,8 @@ local function claim_job(name, base, id, set, job, head, demand)
     if not job then return false end
   end
   -- A child has failed it: the engine records that, because it checks the children of such a job.
-  local has_failed_child = job.defa and call('ZCARD', base .. id .. ':unsuccessful') > 0
+  local failed_children = job.defa and try('ZCARD', base .. id .. ':unsuccessful')
+  local has_failed_child = type(failed_children) == 'number' and failed_children > 0
   if has_failed_child then
     job['nq:opts'] = job['nq:opts'] or '{"hasChildren":true}'
   elseif job.defa and job['nq:number'] then -- our job stalled: the engine counts how often it may
@@ -203,13 +260,13 @@ local function claim_job(name, base, id, set, job, head, demand)
   if job['nq:priority'] then call('ZREM', base .. 'nq:urgent', id) end
   count_bullmq_limit(base, demand)
   if job['nq:stream'] then
-    local body = job['nq:started'] .. '"attempt":' .. job.ats .. ',"worker":"' .. worker .. '"}}'
-    started_events[#started_events + 1] = {job['nq:stream'], body}
+    local rest = '"attempt":' .. job.ats .. ',"worker":"' .. worker .. '"}}'
+    started_events[#started_events + 1] = {job['nq:stream'], job['nq:started'], rest}
   end
   local scope, memos = job['nq:scope'] or id, {}
-  if job.ats ~= '1' or job['nq:unit'] or job['nq:scope'] then memos = call('HGETALL', NS .. 'memos:' .. scope) end
-  claims[#claims + 1] = {id, name, job.name, job.data, job['nq:opts'] or '{}', scope, tonumber(job.ats), token,
-    tonumber(job['nq:failures'] or 0), tonumber(job['nq:crashes'] or 0), job['nq:run'] or false,
+  if job.ats ~= '1' or job['nq:unit'] or job['nq:scope'] then memos = read_memos(scope) end
+  claims[#claims + 1] = {id, name, job.name or false, job.data or false, job['nq:opts'] or '{}', scope, tonumber(job.ats),
+    token, to_count(job['nq:failures']), to_count(job['nq:crashes']), job['nq:run'] or false,
     head and tonumber(head[1]) or 0, head and head[4] or false, job.rjk or false, job.rjk and job.opts or false,
     head and head[5] or false, memos}
   return true
@@ -222,11 +279,27 @@ local function remaining_slots(base, demand)
   return left
 end
 
+local MARKER = "the job's id starts with `0:`, which BullMQ takes for a marker and not for a job; use another id"
+
 -- Claim one job, or skip it. Returns false when the queue has no more.
 local function claim_or_skip(queue, base, id, set, demand, budget)
-  local job = to_table(call('HGETALL', base .. id))
-  if not job.name then -- its hash was deleted
+  local flat = try('HGETALL', base .. id)
+  if flat.err then
+    read_failure(flat)
+    set_aside(base, id)
+    demand.is_reordered = true
+    return true
+  end
+  local job = to_table(flat)
+  if not job.name and not job.data and not job.opts then -- its hash was deleted
     remove_from_state(base, id, set)
+    return true
+  end
+  repair_counts(base .. id, job)
+  if job.parentKey or job.parent then repair_parent(base, id, job) end
+  if string.sub(id, 1, 2) == '0:' then
+    remove_from_state(base, id, set)
+    finish_plainly(base, id, 'failed', 'failedReason', MARKER, 'its id is not allowed')
     return true
   end
   local head = check_run(base, id, set, job['nq:run'])
@@ -242,7 +315,7 @@ end
 
 -- Claim jobs while there is room. Returns when a reached limit ends.
 local function claim_queue(queue, base, demand, budget)
-  local limit_end = bullmq_limit_end(base, demand, demand.limiter)
+  local limit_end = bullmq_limit_end(base, demand)
   next_ids = {}
   for _ = 1, 5000 do
     local room = remaining_slots(base, demand)
@@ -254,7 +327,7 @@ local function claim_queue(queue, base, demand, budget)
     if not id or room <= 0 or not claim_or_skip(queue, base, id, set, demand, budget) then return end
     next_ids[#next_ids] = nil
     if demand.is_reordered then next_ids, demand.is_reordered = {}, nil end
-    if demand.bullmq_max then limit_end = bullmq_limit_end(base, demand, call('GET', base .. 'limiter')) end
+    if demand.bullmq_max then limit_end = bullmq_limit_end(base, demand) end
   end
 end
 
@@ -271,7 +344,7 @@ local function recover_jobs(base, demand)
   end
   if not is_server_clock then return end
   local saved = call('MGET', base .. 'stalled-check', base .. 'limiter')
-  demand.limiter = saved[2]
+  demand.has_limiter = saved[2]
   if not saved[1] then recover_stalled(base) end
   if release_after_others(base) then demand.is_changed = true end
 end
@@ -297,6 +370,7 @@ local function serve_queue(name, demand)
   end
   recover_jobs(base, demand)
   demand.bullmq_max = is_server_clock and not demand.per_key and demand.max
+  demand.has_limiter = demand.has_limiter or demand.bullmq_max or not queue.is_fast
   local budget = demand.max and not demand.bullmq_max and rate_budget(base, demand)
   demand.first_claim, demand.is_changed = #claims, demand.is_changed or budget
   demand.candidates = list_candidates(name)
@@ -313,19 +387,25 @@ local function append_started()
   local streams = {}
   for n, row in ipairs(started_events) do streams[n] = row[1] end
   load_heads(streams)
-  for _, row in ipairs(started_events) do append(row[1], row[2]) end
+  for _, row in ipairs(started_events) do append_started_event(unpack(row, 1, 3)) end
+end
+
+-- Serve a queue. What another program broke stops this queue only: the others, and the commit before, are not affected.
+local function try_queue(name, demand)
+  local ok, failure = pcall(function()
+    local version, old = version_of(queue_info(name))
+    if is_server_clock then note_due(now + (version and 200 or 1000)) end -- other programs do not notify us of new jobs
+    if old then error('NQVERSION ' .. name .. ' ' .. version, 0) end
+    if not total_limit or #claims < total_limit then serve_queue(name, demand) end
+  end)
+  if ok then return end
+  note_problem(name, 'stopped', read_failure(failure))
+  note_due(now + 1000)
 end
 
 for i = 12, 11 + 6 * queue_count, 6 do
-  local version, old = version_of(queue_info(ARGV[i]))
-  if old then return nil, 'NQVERSION ' .. ARGV[i] .. ' ' .. version end
-  if is_server_clock then note_due(now + (version and 200 or 1000)) end -- other programs do not notify us of new jobs
-end
-for i = 12, 11 + 6 * queue_count, 6 do
-  if not total_limit or #claims < total_limit then
-    serve_queue(ARGV[i], {limit = tonumber(ARGV[i + 1]), max = tonumber(ARGV[i + 2]), duration = tonumber(ARGV[i + 3]),
-      per_key = ARGV[i + 4] == '1', active = tonumber(ARGV[i + 5])})
-  end
+  try_queue(ARGV[i], {limit = tonumber(ARGV[i + 1]), max = tonumber(ARGV[i + 2]), duration = tonumber(ARGV[i + 3]),
+    per_key = ARGV[i + 4] == '1', active = tonumber(ARGV[i + 5])})
 end
 remove_finished()
 append_started()

@@ -19,7 +19,8 @@ local function removal_options(base, id, state)
   if option == true then return 0 end
   if type(option) == 'number' and option >= 0 then return option end
   if type(option) == 'table' then
-    return tonumber(option.count), tonumber(option.age) and tonumber(option.age) * 1000
+    local count, age = tonumber(option.count), tonumber(option.age)
+    return count and count >= 0 and count, age and age >= 0 and age * 1000
   end
 end
 
@@ -38,14 +39,28 @@ local function drop_surplus(base, state, count, age)
   end
 end
 
+-- Finish a job whose fields or family BullMQ's script cannot read. It may have done a part of this before it failed.
+local function finish_plainly(base, id, state, name, value, failure)
+  call('LREM', base .. 'active', -1, id)
+  call('ZADD', base .. state, now, id)
+  call('HSET', base .. id, name, value, 'finishedOn', now)
+  call('XADD', base .. 'events', '*', 'event', state, 'jobId', id, name, value, 'prev', 'active')
+  note_problem(string.sub(base, #BULL + 1, -2), 'repaired', 'job ' .. string.sub(id, 1, 100) .. ' has ' .. state
+    .. ', but nothing that depends on it was updated: ' .. failure)
+end
+
 local function finish(base, id, state, name, value, number, count, age)
   if not number then
     local own_count, own_age = removal_options(base, id, state)
     if own_count or own_age then count, age = own_count, own_age end
   end
   local score = finished_score(base, id, number)
-  local code = finish_by_bullmq(base, id, state, name, value, ARGV[5])
-  if code ~= 0 then return end
+  local ok, code = pcall(finish_by_bullmq, base, id, state, name, value, ARGV[5])
+  if not ok then
+    finish_plainly(base, id, state, name, value, read_failure(code))
+  elseif code ~= 0 then
+    return
+  end
   if score ~= now then call('ZADD', base .. state, 'XX', score, id) end
   if count == 0 then
     to_remove[#to_remove + 1] = {base, id, state}
@@ -72,15 +87,27 @@ local function remove_finished(unit)
   to_remove = {}
 end
 
+-- Return the count of BullMQ's limiter. Delete one that is not a number: it would stop the queue for every program.
+local function read_limiter(base)
+  local text = try('GET', base .. 'limiter')
+  if not text then return 0 end
+  local count = type(text) == 'string' and tonumber(text)
+  if not count then
+    call('DEL', base .. 'limiter')
+    note_problem(string.sub(base, #BULL + 1, -2), 'repaired', 'its rate limiter was not a number and was removed')
+  end
+  return count or 0
+end
+
 -- Stop claims from the queue until then. A longer hold stays.
 local function hold_queue(base, until_ms)
   if not is_server_clock then
-    local held_until = tonumber(call('GET', base .. 'nq:hold_until') or 0)
+    local held_until = tonumber(call('GET', base .. 'nq:hold_until')) or 0
     if held_until < until_ms then call('SET', base .. 'nq:hold_until', until_ms) end
     return
   end
   local left = until_ms - now
-  local held = tonumber(call('GET', base .. 'limiter') or 0) >= LIMITER_FULL and call('PTTL', base .. 'limiter') or 0
+  local held = read_limiter(base) >= LIMITER_FULL and call('PTTL', base .. 'limiter') or 0
   if left > held then call('SET', base .. 'limiter', string.format('%.0f', LIMITER_FULL), 'PX', left) end
 end
 
@@ -90,7 +117,8 @@ local function add_stacktrace(key, stack)
   if not ok or type(stacks) ~= 'table' then stacks = {} end
   stacks[#stacks + 1] = stack
   while #stacks > 10 do table.remove(stacks, 1) end
-  call('HSET', key, 'stacktrace', cjson.encode(stacks))
+  local is_encoded, text = pcall(cjson.encode, stacks)
+  call('HSET', key, 'stacktrace', is_encoded and text or cjson.encode({stack}))
 end
 
 local function push_front(base, id)
@@ -104,30 +132,36 @@ local function can_complete_fast(queue, key, out)
     and not out.count and not out.age and childless_keys[key] and completed_this_minute(queue)
 end
 
+-- Call a function that follows what another program wrote about a job's family. It may name any key.
+local function tolerate(follow, ...)
+  local ok, failure = pcall(follow, ...)
+  if not ok then read_failure(failure) end
+end
+
 local function end_attempt(queue, id, unit, out)
   local base = queue.base
   local key = base .. id
   buffer_unlock(key)
   buffer_write('ZREM', queue.leases, id)
   if can_complete_fast(queue, key, out) then
-    local made = (out.attempts_made or 0) + 1
+    local made = to_count(out.attempts_made) + 1
     if complete_fast(queue, id, out.value, finished_score(base, id, out.number),
       {'atm', made, 'nq:unit', unit, 'nq:token', ''}) then return end
   end
   flush_all()
   call('HSET', key, 'nq:unit', unit, 'nq:token', '')
-  if out.gives_attempt_back then call('HINCRBY', key, 'ats', -1) end
+  if out.gives_attempt_back then increment(key, 'ats', -1) end
   local parent = out.parent
   if out.error then
     call('HSET', key, 'nq:error', out.error)
-    call('HINCRBY', key, 'nq:failures', 1)
+    increment(key, 'nq:failures', 1)
   end
   if out.stack then add_stacktrace(key, out.stack) end
   if out.kind == 'completed' or out.kind == 'dead' then
     local completed = out.kind == 'completed'
     finish(base, id, completed and 'completed' or 'failed', completed and 'returnvalue' or 'failedReason', out.value,
       out.number, out.count, out.age)
-    return notify_parent_queue(parent)
+    return tolerate(notify_parent_queue, parent)
   end
   if out.kind == 'released' and out.due <= now then
     call('HSET', key, 'nq:due', out.due)
@@ -136,16 +170,16 @@ local function end_attempt(queue, id, unit, out)
   end
   call('LREM', base .. 'active', -1, id)
   if out.kind == 'retry' then
-    call('HINCRBY', key, 'atm', 1)
+    increment(key, 'atm', 1)
     call('HSET', key, 'failedReason', out.value)
   end
   if out.kind == 'cancelled' then
     push_cancelled(base, id)
-    detach_from_parent(key)
-    notify_parent_queue(parent)
+    tolerate(detach_from_parent, key)
+    tolerate(notify_parent_queue, parent)
   elseif out.kind == 'suspended' and not out.due then
     call('HSET', key, 'nq:due', 0)
-    call('ZADD', base .. 'nq:suspended', tonumber(call('HGET', key, 'nq:number') or 0), id)
+    call('ZADD', base .. 'nq:suspended', to_count(call('HGET', key, 'nq:number')), id)
   else
     push_delayed(base, id, out.due)
   end

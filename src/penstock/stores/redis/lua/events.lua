@@ -54,6 +54,13 @@ local function append(stream, body, kind, original)
   return tonumber(head.ms), head.seq
 end
 
+-- Append the event that a claim starts. A stream that another program broke does not stop the claim.
+local function append_started_event(stream, prefix, rest)
+  if not prefix then return end
+  local ok, failure = pcall(append, stream, prefix .. rest)
+  if not ok then note_problem('', 'repaired', 'no event was appended to ' .. stream .. ': ' .. read_failure(failure)) end
+end
+
 local function flush_heads()
   for _, stream in ipairs(grown_streams) do
     local head = stream_heads[stream]

@@ -83,7 +83,7 @@ end
 
 local function delete_run_waits(key)
   for _, id in ipairs(call('ZRANGE', key .. ':waits', 0, -1)) do
-    local wait = to_table(call('HGETALL', NS .. 'wait:' .. id))
+    local wait = to_table(read_record(NS .. 'wait:' .. id))
     if wait.kind == 'trigger' and not delete_stream(NS .. 'trigger:' .. id) then return false end
     call('DEL', NS .. 'wait:' .. id)
     if wait.kind then call('ZREM', NS .. 'waits:' .. wait.kind, id) end
@@ -104,10 +104,11 @@ end
 -- Delete a run with everything it owns. If the batch is full, the next one continues.
 local function delete_run(run)
   local key = NS .. 'run:' .. run
-  local stream = NS .. (call('HGET', key, 'kind') or 'flow') .. ':' .. run
+  local row = read_fields(key, 'flow', 'status', 'kind') or {}
+  local stream = NS .. (row[3] or 'flow') .. ':' .. run
   if not (delete_run_jobs(run) and delete_stream(stream) and delete_run_waits(key) and delete_run_states(run)) then return end
-  local row = call('HMGET', key, 'flow', 'status')
-  for _, list in ipairs({'runs', 'runs:closed', 'runs:open', 'runs:flow:' .. row[1], 'runs:status:' .. row[2]}) do
+  local flow, status = 'runs:flow:' .. (row[1] or ''), 'runs:status:' .. (row[2] or '')
+  for _, list in ipairs({'runs', 'runs:closed', 'runs:open', flow, status}) do
     call('ZREM', NS .. list, run)
   end
   call('DEL', key, key .. ':jobs', key .. ':waits')
@@ -125,8 +126,8 @@ end
 local function sweep_runs(before, keep)
   local closed = NS .. 'runs:closed'
   for _, run in ipairs(oldest(closed, before, keep, limit)) do
-    local updated = call('HGET', NS .. 'run:' .. run, 'updated')
-    if updated and tonumber(updated) > tonumber(call('ZSCORE', closed, run)) then -- it moved after it was closed
+    local updated = (read_fields(NS .. 'run:' .. run, 'updated') or {'0'})[1]
+    if updated and (tonumber(updated) or 0) > tonumber(call('ZSCORE', closed, run)) then -- it moved after it was closed
       call('ZADD', closed, updated, run)
       add('others', 1)
     else
@@ -144,7 +145,7 @@ local function list_plain_jobs(base, set, high)
   local from = call('HGET', NS .. 'sweep_cursors', base .. set) or '0'
   local flat = call('ZRANGEBYSCORE', base .. set, from, high, 'WITHSCORES', 'LIMIT', 0, limit)
   for n = 1, #flat, 2 do
-    if call('HEXISTS', base .. flat[n], 'nq:run') == 0 then call('ZADD', base .. 'nq:plain', flat[n + 1], flat[n]) end
+    if try('HEXISTS', base .. flat[n], 'nq:run') ~= 1 then call('ZADD', base .. 'nq:plain', flat[n + 1], flat[n]) end
   end
   -- Jobs of the same millisecond are not in the order they ended: the last second is looked at again.
   local last = flat[#flat] or from
@@ -182,7 +183,7 @@ local function delete_finished(base, ids)
     for n, score in ipairs(call('ZMSCORE', base .. set, unpack(ids))) do sets[n] = score and set or sets[n] end
   end
   for n, id in ipairs(ids) do
-    local job = sets[n] and call('HMGET', base .. id, 'parentKey', 'rjk', 'nq:scope', 'deid')
+    local job = sets[n] and try('HMGET', base .. id, 'parentKey', 'rjk', 'nq:scope', 'deid')
     if job and (job[1] or job[2] or job[3] or job[4]) then
       delete_unused_memos(delete_job(base, id, sets[n]))
       add('jobs', 1)
@@ -209,6 +210,14 @@ local function remove_ended_rates(base)
   end
 end
 
+-- Expire leases that end later than any worker's: they would last for ever.
+local MAX_LEASE_MS = 3650 * 86400000
+local function expire_damaged_leases(base)
+  for _, id in ipairs(call('ZRANGEBYSCORE', base .. 'nq:leases', now + MAX_LEASE_MS, '+inf', 'LIMIT', 0, 1000)) do
+    call('ZADD', base .. 'nq:leases', 'XX', now, id)
+  end
+end
+
 local function remove_older(set, before)
   local count = math.min(call('ZCOUNT', set, '-inf', before), room('others'))
   if count > 0 then add('others', call('ZREMRANGEBYRANK', set, 0, count - 1)) end
@@ -223,6 +232,7 @@ local function sweep(limits)
     sweep_jobs(queue, limits.jobs_before, queue == 'penstock-events' and limits.keep_deliveries or limits.keep_jobs)
     add('events', trim(NS .. 'queue:' .. queue, keep_events, events_before, room('events')))
     remove_ended_rates(base_key(queue))
+    expire_damaged_leases(base_key(queue))
   end
   add('events', trim(NS .. 'global', keep_events, events_before, room('events')))
   for _, key in ipairs(call('ZRANGEBYSCORE', NS .. 'states:due', '-inf', now, 'LIMIT', 0, room('states'))) do

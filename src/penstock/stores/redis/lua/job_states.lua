@@ -40,10 +40,19 @@ local function find_queue(id)
   local queue = existing_queue(id)
   if queue then return queue end
   for _, name in ipairs(call('SMEMBERS', NS .. 'queues')) do
-    if call('EXISTS', BULL .. name .. ':' .. id) == 1 and call('TYPE', BULL .. name .. ':' .. id).ok == 'hash'
-      and call('HEXISTS', BULL .. name .. ':' .. id, 'name') == 1 then
+    local key = BULL .. name .. ':' .. id
+    if call('EXISTS', key) == 1 and call('TYPE', key).ok == 'hash'
+      and (call('HEXISTS', key, 'name') == 1 or call('HEXISTS', key, 'nq:error') == 1) then
       return name
     end
+  end
+  return false
+end
+
+-- Return the queue whose job of that id was set aside.
+local function find_set_aside(id)
+  for _, name in ipairs(call('SMEMBERS', NS .. 'queues')) do
+    if call('HEXISTS', BULL .. name .. ':nq:set_aside', id) == 1 then return name end
   end
   return false
 end
@@ -54,6 +63,27 @@ local function register_queue(queue)
     registered[queue] = true
     call('SADD', NS .. 'queues', queue)
   end
+end
+
+-- Add to a count of a job. One that another program wrote and that is no number starts at 0.
+local function increment(key, field, by)
+  local count = try('HINCRBY', key, field, by)
+  if type(count) == 'table' then call('HSET', key, field, math.max(by, 0)) end
+end
+
+-- Take a job whose key is not a hash out of its queue, where it would stop every claim. `nq:set_aside` has its id and the
+-- type of its key, which stays as it is.
+local function set_aside(base, id)
+  local queue, kind = string.sub(base, #BULL + 1, -2), call('TYPE', base .. id).ok
+  flush_writes()
+  for _, list in ipairs({'wait', 'active'}) do call('LREM', base .. list, 0, id) end
+  for _, set in ipairs({'delayed', 'prioritized', 'waiting-children', 'nq:leases', 'nq:urgent', 'nq:suspended', 'nq:held'}) do
+    call('ZREM', base .. set, id)
+  end
+  call('SREM', base .. 'stalled', id)
+  call('HSET', base .. 'nq:set_aside', id, kind)
+  register_queue(queue)
+  note_problem(queue, 'aside', 'job ' .. string.sub(id, 1, 100) .. ' has a key of type ' .. kind .. ', not hash')
 end
 
 local function add_marker_if_running(base)
@@ -83,13 +113,13 @@ end
 -- Add a job to its queue. `front`: it was claimed before and goes first.
 local function push_waiting(base, id, front, from)
   local job = call('HMGET', base .. id, 'priority', 'nq:priority', 'nq:number')
-  local priority = tonumber(job[2] or job[1] or 0)
+  local priority = tonumber(job[2] or job[1]) or 0
   if priority > 0 then
     local count = 0
     if not front then count = call('INCR', base .. 'pc') % 0x100000000 end
     call('ZADD', base .. 'prioritized', priority * 0x100000000 + count, id)
   elseif priority < 0 then
-    local rank = priority * 0x100000000 + tonumber(job[3] or 0)
+    local rank = priority * 0x100000000 + to_count(job[3])
     push_ordered(base, id, rank)
     call('ZADD', base .. 'nq:urgent', rank, id)
   elseif front then
@@ -113,7 +143,7 @@ end
 
 -- Return the score of a finished job: its time, and within a millisecond its order of arrival.
 local function finished_score(base, id, arrived)
-  return now + (tonumber(arrived or call('HGET', base .. id, 'nq:number') or 0) % 1024) / 1024
+  return now + (to_count(arrived or call('HGET', base .. id, 'nq:number')) % 1024) / 1024
 end
 
 local function push_cancelled(base, id)

@@ -7,7 +7,7 @@ local function order_of(base, key) return base .. 'nq:order:' .. key end
 local function order_head(base, key)
   while true do
     local head = call('ZRANGE', order_of(base, key), 0, 0)[1]
-    local job = head and call('HMGET', base .. head, 'name', 'finishedOn')
+    local job = head and try('HMGET', base .. head, 'name', 'finishedOn')
     if not head or (job[1] and not job[2]) then return head end
     call('ZREM', order_of(base, key), head)
     call('ZREM', base .. 'nq:held', head)
@@ -17,7 +17,7 @@ end
 local function release_held(id, queue, base)
   flush_writes()
   if call('ZREM', base .. 'nq:held', id) == 1 then
-    local due = tonumber(call('HGET', base .. id, 'nq:due') or 0)
+    local due = tonumber(call('HGET', base .. id, 'nq:due')) or 0
     if due > now then
       push_delayed(base, id, due)
     else
@@ -35,7 +35,7 @@ local function release_head(base, key)
   if call('ZCARD', order_of(base, key)) < 2 then call('ZREM', base .. 'nq:ordered', key) end
 end
 
-local function hold(base, id, number) call('ZADD', base .. 'nq:held', tonumber(number or 0), id) end
+local function hold(base, id, number) call('ZADD', base .. 'nq:held', to_count(number and tostring(number)), id) end
 
 -- Put a job behind the open jobs of its key, and hold it if there is one.
 local function join_order(base, id, key, number, is_held)

@@ -1,6 +1,6 @@
 -- Part of every script: key prefixes, the time, and the topics to notify. KEYS[1] is the wake-up channel. ARGV[1..4]:
 -- namespace, queue prefix, now in ms (empty: the server's clock), and the id of the calling process.
-local call, ARGV = redis.call, ARGV
+local call, try, ARGV = redis.call, redis.pcall, ARGV -- `try` returns {err = text} where `call` raises
 local NS, BULL = ARGV[1] .. ':', ARGV[2] .. ':'
 local now = tonumber(ARGV[3])
 local is_server_clock = not now
@@ -30,6 +30,44 @@ end
 local function publish(text)
   if text ~= '' then call('PUBLISH', KEYS[1], ARGV[4] .. '\n' .. text) end
   return text
+end
+
+-- Return a count that any program may have written: 0 if it is none. Larger ones would lose digits as text.
+local function to_count(text)
+  if text and #text < 14 and string.find(text, '^%d+$') then return tonumber(text) end
+  return 0
+end
+
+-- Return the text of an error. Raise it again if the server caused it, and no key of another program.
+local function read_failure(failure)
+  local text = type(failure) == 'table' and failure.err or tostring(failure)
+  for _, word in ipairs({'OOM ', 'LOADING ', 'READONLY ', 'MASTERDOWN ', 'CLUSTERDOWN ', 'NOPERM ', 'NOREPLICAS ',
+    'MISCONF ', "The user executing the script can't"}) do
+    if string.find(text, word, 1, true) then error(text, 0) end
+  end
+  return text
+end
+
+-- Read fields of one of our records. Return nil if another program wrote its key as another type.
+local function read_fields(key, ...)
+  local found = try('HMGET', key, ...)
+  if not found.err then return found end
+  read_failure(found)
+end
+
+-- Read all fields of one of our records; none if another program wrote its key as another type.
+local function read_record(key)
+  local flat = try('HGETALL', key)
+  if not flat.err then return flat end
+  read_failure(flat)
+  return {}
+end
+
+-- What an operator must know: queue, kind ('stopped', 'repaired' or 'aside') and text of each problem, one after the other.
+local problems = {}
+local function note_problem(queue, kind, text)
+  local at = #problems
+  problems[at + 1], problems[at + 2], problems[at + 3] = queue, kind, (string.gsub(text, '%z', '?'))
 end
 
 -- Convert a flat list of fields and values to a table.

@@ -1,11 +1,35 @@
 -- Reads the settings of each queue once per script, and counts what the script does to it.
 local queues, is_only_adding = {}, false -- true while nothing can leave a wait list
 
+-- Remove settings that BullMQ's scripts cannot read: they would stop the queue for every program.
+local function repair_meta(name, base, meta)
+  local function drop(field, at)
+    note_problem(name, 'repaired', 'its setting `' .. field .. '` is ' .. cjson.encode(string.sub(meta[at], 1, 50))
+      .. ', not a number, and was removed')
+    call('HDEL', base .. 'meta', field)
+    meta[at] = false
+  end
+  if meta[2] and not tonumber(meta[2]) then drop('concurrency', 2) end
+  meta[6] = meta[3] and call('HGET', base .. 'meta', 'duration') or ''
+  if meta[3] and not tonumber(meta[3]) then drop('max', 3) end
+  if meta[3] and not tonumber(meta[6]) then
+    drop('duration', 6)
+    call('HDEL', base .. 'meta', 'max')
+    meta[3] = false
+  end
+  if meta[4] and not string.find(meta[4], '^%d+$') then
+    drop('opts.maxLenEvents', 4)
+    meta[4] = '10000' -- BullMQ's default
+    call('HSET', base .. 'meta', 'opts.maxLenEvents', meta[4])
+  end
+end
+
 local function queue_info(name)
   local queue = queues[name]
   if queue then return queue end
   local base = BULL .. name .. ':'
   local meta = call('HMGET', base .. 'meta', 'paused', 'concurrency', 'max', 'opts.maxLenEvents', 'version')
+  if meta[2] or meta[3] or meta[4] and not string.find(meta[4], '^%d+$') then repair_meta(name, base, meta) end
   local is_fast = not meta[1] and not meta[2] and not meta[3] and meta[4] and true
   -- All fields are set here, because Lua reallocates a table that grows.
   queue = {name = name, base = base, wait = base .. 'wait', active = base .. 'active', events = base .. 'events',
@@ -26,7 +50,7 @@ local function flush_counts()
   for _, queue in pairs(queues) do
     if queue.first_number and queue.more_numbers > 0 then call('INCRBY', queue.base .. 'id', queue.more_numbers) end
     if queue.completed_count and queue.completed_count > 0 then
-      call('HINCRBY', queue.base .. 'metrics:completed', 'count', queue.completed_count)
+      try('HINCRBY', queue.base .. 'metrics:completed', 'count', queue.completed_count)
     end
     queue.first_number, queue.completed_count = nil, nil
   end
@@ -42,8 +66,10 @@ end
 -- metrics count by the minute, and its own script starts a new one.
 local function completed_this_minute(queue)
   if queue.completed_count == nil then
-    local previous = call('HGET', queue.base .. 'metrics:completed', 'prevTS')
-    queue.completed_count = previous and math.floor(previous / 60000) == math.floor(now / 60000) and 0
+    local previous = try('HGET', queue.base .. 'metrics:completed', 'prevTS')
+    local ms = type(previous) == 'string' and tonumber(previous)
+    if previous and not ms then call('DEL', queue.base .. 'metrics:completed') end -- BullMQ's script cannot count on
+    queue.completed_count = ms and math.floor(ms / 60000) == math.floor(now / 60000) and 0
   end
   return queue.completed_count
 end

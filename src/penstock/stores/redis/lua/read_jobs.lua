@@ -17,7 +17,11 @@ end
 
 local function job_row(queue, id)
   local base = base_key(queue)
-  local flat = call('HGETALL', base .. id)
+  local flat = try('HGETALL', base .. id)
+  if flat.err then
+    local reason = 'the key of the job is of type ' .. call('TYPE', base .. id).ok .. ', not hash'
+    return {id, queue, 'failed', false, {'failedReason', reason}, false}
+  end
   if #flat == 0 then return false end
   local state = job_state(base, id)
   return {id, queue, state, call('ZSCORE', base .. 'nq:leases', id), flat,
@@ -70,8 +74,18 @@ end
 local READS = {}
 
 function READS.job()
-  local queue = find_queue(arg(1))
+  local queue = find_queue(arg(1)) or find_set_aside(arg(1))
   return queue and job_row(queue, arg(1))
+end
+
+-- Return the jobs that were set aside: queue, id and type of the key.
+function READS.set_aside()
+  local rows = {}
+  for _, name in ipairs(call('SMEMBERS', NS .. 'queues')) do
+    local flat = call('HGETALL', base_key(name) .. 'nq:set_aside')
+    for n = 1, #flat, 2 do rows[#rows + 1] = {name, flat[n], flat[n + 1]} end
+  end
+  return rows
 end
 
 -- Return the children of a job: key, state, and value or error.
@@ -79,10 +93,10 @@ function READS.children()
   local queue, rows = find_queue(arg(1)), {}
   if not queue then return rows end
   local key = base_key(queue) .. arg(1)
-  for _, child in ipairs(call('SMEMBERS', key .. ':dependencies')) do rows[#rows + 1] = {child, 'unprocessed'} end
-  for _, child in ipairs(call('ZRANGE', key .. ':unsuccessful', 0, -1)) do rows[#rows + 1] = {child, 'failed'} end
+  for _, child in ipairs(try('SMEMBERS', key .. ':dependencies')) do rows[#rows + 1] = {child, 'unprocessed'} end
+  for _, child in ipairs(try('ZRANGE', key .. ':unsuccessful', 0, -1)) do rows[#rows + 1] = {child, 'failed'} end
   for set, state in pairs({processed = 'processed', failed = 'ignored'}) do
-    local flat = call('HGETALL', key .. ':' .. set)
+    local flat = try('HGETALL', key .. ':' .. set)
     for n = 1, #flat, 2 do rows[#rows + 1] = {flat[n], state, flat[n + 1]} end
   end
   return rows

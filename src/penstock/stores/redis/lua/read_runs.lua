@@ -1,9 +1,10 @@
 -- Reads runs and their waits.
 local function run_row(id)
-  local row = call('HMGET', NS .. 'run:' .. id, 'version', 'flow', 'status', 'closed', 'created', 'updated', 'record',
+  local row = read_fields(NS .. 'run:' .. id, 'version', 'flow', 'status', 'closed', 'created', 'updated', 'record',
     'kind')
+  if not row then return {id, '0', '', 'running', '0', '0', '0', '', false} end -- another program wrote its key
   if not row[1] then return false end
-  return {id, unpack(row)}
+  return {id, unpack(row, 1, 8)}
 end
 
 function READS.run() return run_row(arg(1)) end
@@ -51,7 +52,7 @@ local function is_stuck(id)
     if queue and LIVE[job_state(base_key(queue), job)] then return false end
   end
   for _, wait in ipairs(call('ZRANGE', NS .. 'run:' .. id .. ':waits', 0, -1)) do
-    if call('HGET', NS .. 'wait:' .. wait, 'state') == 'pending' then return false end
+    if (read_fields(NS .. 'wait:' .. wait, 'state') or {})[1] == 'pending' then return false end
   end
   return true
 end
@@ -70,8 +71,8 @@ function READS.stuck_runs()
 end
 
 local function wait_row(id)
-  local flat = call('HGETALL', NS .. 'wait:' .. id)
-  if #flat == 0 then return false end
+  local flat = read_record(NS .. 'wait:' .. id)
+  if #flat == 0 and call('EXISTS', NS .. 'wait:' .. id) == 0 then return false end
   return {id, flat}
 end
 
@@ -83,8 +84,8 @@ function READS.waits()
   if run ~= '' then
     local ids = call('ZRANGEBYLEX', NS .. 'run:' .. run .. ':waits', after ~= '' and '(' .. after or '-', '+')
     for _, id in ipairs(ids) do
-      local wait = call('HMGET', NS .. 'wait:' .. id, 'state', 'kind')
-      if wait[1] == 'pending' and (kind == '' or wait[2] == kind) then rows[#rows + 1] = wait_row(id) end
+      local wait = read_fields(NS .. 'wait:' .. id, 'state', 'kind') or {'pending', ''}
+      if (wait[1] or 'pending') == 'pending' and (kind == '' or wait[2] == kind) then rows[#rows + 1] = wait_row(id) end
       if #rows == limit then break end
     end
     return rows
@@ -96,7 +97,7 @@ function READS.waits()
     for _, id in ipairs(page) do ids[#ids + 1] = id end
   end
   table.sort(ids)
-  for n = 1, math.min(limit, #ids) do rows[n] = wait_row(ids[n]) end
+  for n = 1, math.min(limit, #ids) do rows[#rows + 1] = wait_row(ids[n]) or nil end
   return rows
 end
 
@@ -137,7 +138,7 @@ function READS.waits_for_topic()
   while #rows < limit do
     local ids = topic_wait_ids(topic, after, limit, keys)
     for _, id in ipairs(ids) do
-      local pos = call('HGET', NS .. 'wait:' .. id, 'pos')
+      local pos = (read_fields(NS .. 'wait:' .. id, 'pos') or {})[1]
       if pos and (before == '' or is_earlier(pos, before)) and #rows < limit then rows[#rows + 1] = wait_row(id) end
       after = id
     end

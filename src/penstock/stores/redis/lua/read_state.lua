@@ -1,8 +1,10 @@
 -- Reads state and schedules, then runs the read that ARGV[6] names.
 local function state_row(key)
-  local row = call('HMGET', NS .. 'state:' .. key, 'value', 'version', 'expires')
-  if not row[1] or (row[3] and tonumber(row[3]) <= now) then return false end
-  return {key, row[1], tonumber(row[2]), row[3] and tonumber(row[3])}
+  local row = try('HMGET', NS .. 'state:' .. key, 'value', 'version', 'expires')
+  if row.err then return {key, read_failure(row), 1, false} end -- another program wrote it
+  local expires = row[3] and tonumber(row[3])
+  if not row[1] or (expires and expires <= now) then return false end
+  return {key, row[1], tonumber(row[2]) or 1, expires}
 end
 
 function READS.state() return state_row(arg(1)) end
@@ -22,16 +24,18 @@ function READS.states()
 end
 
 local function schedule_row(id)
-  local row = call('HMGET', NS .. 'schedule:' .. id, 'spec', 'target', 'next', 'last', 'paused', 'fired')
-  if not row[1] then return false end
-  return {id, unpack(row, 1, 6)}
+  local key = NS .. 'schedule:' .. id
+  local row = try('HMGET', key, 'spec', 'target', 'next', 'last', 'paused', 'fired')
+  if row.err then read_failure(row) return {id, '', '', false, false, '1', false} end -- another program wrote the key
+  if not row[1] and call('EXISTS', key) == 0 then return false end
+  return {id, row[1] or '', row[2] or '', unpack(row, 3, 6)}
 end
 
 function READS.schedule() return schedule_row(arg(1)) end
 
 function READS.schedules()
   local rows = {}
-  for _, id in ipairs(call('ZRANGE', NS .. 'schedules', 0, -1)) do rows[#rows + 1] = schedule_row(id) end
+  for _, id in ipairs(call('ZRANGE', NS .. 'schedules', 0, -1)) do rows[#rows + 1] = schedule_row(id) or nil end
   return rows
 end
 
@@ -40,7 +44,8 @@ function READS.due_schedules()
   local ids = call('ZRANGEBYSCORE', NS .. 'schedules:due', slot == '' and '-inf' or slot, now, 'WITHSCORES')
   for n = 1, #ids, 2 do
     if not (slot ~= '' and ids[n + 1] == slot and ids[n] <= after) then
-      rows[#rows + 1] = schedule_row(ids[n])
+      local row = schedule_row(ids[n])
+      if row and row[4] then rows[#rows + 1] = row end
       if #rows == limit then break end
     end
   end

@@ -8,7 +8,8 @@ for i = 7, #ARGV, 5 do
     call('SET', base .. id .. ':lock', ARGV[i + 3], 'PX', ARGV[6])
     call('SREM', base .. 'stalled', id)
     call('ZADD', base .. 'nq:leases', 'XX', now + tonumber(ARGV[6]), id)
-    if ARGV[i + 4] ~= '' and call('HGET', NS .. 'run:' .. ARGV[i + 4], 'closed') ~= '0' then
+    local head = ARGV[i + 4] ~= '' and read_fields(NS .. 'run:' .. ARGV[i + 4], 'closed')
+    if head and head[1] ~= '0' then
       lost[#lost + 1] = (i - 7) / 5
     end
   else

@@ -26,8 +26,12 @@ local function unlist_wait(id, wait)
 end
 
 local function settle_wait(id, state)
-  local wait = to_table(call('HGETALL', NS .. 'wait:' .. id))
-  if wait.state == 'pending' then
+  local wait = to_table(read_record(NS .. 'wait:' .. id))
+  if not wait.kind then -- it is unreadable: remove it
+    call('DEL', NS .. 'wait:' .. id)
+    for _, kind in ipairs({'time', 'event', 'trigger', 'flow'}) do call('ZREM', NS .. 'waits:' .. kind, id) end
+    if run then call('ZREM', NS .. 'run:' .. run.id .. ':waits', id) end
+  elseif wait.state == 'pending' then
     unlist_wait(id, wait)
     call('HSET', NS .. 'wait:' .. id, 'state', state)
   end
@@ -50,6 +54,13 @@ local function write_run()
   local key = NS .. 'run:' .. run.id
   local closed, paused = run.closed and '1' or '0', run.paused and '1' or '0'
   local created = current_run and tonumber(current_run[6]) or now
+  if run.is_unreadable then
+    call('DEL', key)
+    call('ZREM', NS .. 'runs:open', run.id)
+    for _, status in ipairs({'running', 'waiting', 'paused', 'compensating'}) do
+      call('ZREM', NS .. 'runs:status:' .. status, run.id)
+    end
+  end
   local version = run.expect + 1
   if not current_run then
     call('HSET', key, 'version', version, 'updated', now_text, 'unit', unit, 'record', run.record, 'status', run.status,
@@ -111,8 +122,9 @@ end
 local function create_wait(i)
   local id = ARGV[i]
   local key = NS .. 'wait:' .. id
-  local current = to_table(call('HGETALL', key))
-  if current.state == 'pending' then unlist_wait(id, current) end
+  local current = to_table(read_record(key))
+  if not current.kind then call('DEL', key) end -- it is new, or unreadable
+  if current.state == 'pending' and current.kind then unlist_wait(id, current) end
   local wait = {run = ARGV[i + 1], scope = ARGV[i + 2], kind = ARGV[i + 3], topic = optional(ARGV[i + 7]),
     key = optional(ARGV[i + 8])}
   call('HSET', key, 'run', current.run or wait.run, 'scope', current.scope or wait.scope, 'kind',
@@ -132,7 +144,9 @@ end
 
 local function write_state(i)
   local key, name = NS .. 'state:' .. ARGV[i], ARGV[i]
-  local old_expiry = call('HGET', key, 'expires')
+  local old = read_fields(key, 'expires', 'version')
+  if not old or (old[2] and not tonumber(old[2])) then call('DEL', key) end -- it is unreadable
+  local old_expiry = old and old[1]
   if ARGV[i + 2] == '0' then
     call('DEL', key)
     call('ZREM', NS .. 'states', name)
@@ -162,9 +176,10 @@ end
 
 local function put_schedule()
   local key = NS .. 'schedule:' .. ARGV[schedule_put]
+  if not read_fields(key, 'spec') then call('DEL', key) end -- it is unreadable
   for n = 1, 6 do
     local value = ARGV[schedule_put + n]
-    if value == '' then call('HDEL', key, SCHEDULE_FIELDS[n]) else call('HSET', key, SCHEDULE_FIELDS[n], value) end
+    if value == '' and n > 2 then call('HDEL', key, SCHEDULE_FIELDS[n]) else call('HSET', key, SCHEDULE_FIELDS[n], value) end
   end
   index_schedule(ARGV[schedule_put], ARGV[schedule_put + 3], ARGV[schedule_put + 5])
   notify('schedules')
@@ -191,7 +206,14 @@ local function write_parts()
     added[#added + 1] = new
     if new == 1 and i then append(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
   end
-  for _, i in ipairs(memos) do call('HSETNX', NS .. 'memos:' .. ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
+  for _, i in ipairs(memos) do
+    local added = try('HSETNX', NS .. 'memos:' .. ARGV[i], ARGV[i + 1], ARGV[i + 2])
+    if type(added) == 'table' then -- another program wrote the key: the earlier memos are lost, and their step must fail
+      local text = read_failure(added)
+      call('DEL', NS .. 'memos:' .. ARGV[i])
+      call('HSET', NS .. 'memos:' .. ARGV[i], 'memos#0', text, ARGV[i + 1], ARGV[i + 2])
+    end
+  end
   for _, wait in ipairs(waits) do
     if wait[2] then create_wait(wait[1]) else settle_wait(ARGV[wait[1]], ARGV[wait[1] + 1]) end
   end

@@ -54,7 +54,7 @@ local function activate_fast(queue, id, job, worker, token, lease)
   call('RPOPLPUSH', queue.wait, queue.active)
   call('SET', key .. ':lock', token, 'PX', lease)
   call('XADD', queue.events, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
-  job.ats = tostring((job.ats or 0) + 1)
+  job.ats = tostring(to_count(job.ats) + 1)
   call('HSET', key, 'processedOn', now_text, 'pb', worker, 'ats', job.ats, 'nq:token', token)
   add_marker(queue)
 end

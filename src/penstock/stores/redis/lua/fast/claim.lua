@@ -36,28 +36,29 @@ local job = {} -- one table for all jobs: a new one would grow each time
 -- Check a job, add its claim to the reply and its writes to `claimed`. Returns false if it needs the full path.
 local function check_job(queue, id, token, claimed, reply)
   for name in pairs(job) do job[name] = nil end
-  local flat = call('HGETALL', queue.base .. id)
+  local flat = try('HGETALL', queue.base .. id) -- empty if it is not a hash
   for n = 1, #flat, 2 do job[flat[n]] = flat[n + 1] end
   if not job.name or not job['nq:number'] or job.defa or job['nq:priority'] then return false end
   local run, head = job['nq:run'] or false, nil
   if run then
-    head = call('HMGET', NS .. 'run:' .. run, 'version', 'closed', 'paused', 'record', 'kind')
-    if not head[1] or head[2] == '1' or head[3] == '1' then return false end
+    head = try('HMGET', NS .. 'run:' .. run, 'version', 'closed', 'paused', 'record', 'kind')
+    if not tonumber(head[1] or '') or head[2] == '1' or head[3] == '1' or not head[4] then return false end
   end
   local attempt, scope, memos, memo_count = '1', job['nq:scope'] or id, nil, 0
-  if job.ats then attempt = tostring(job.ats + 1) end
+  if job.ats then attempt = tostring(to_count(job.ats) + 1) end
   if attempt ~= '1' or job['nq:unit'] or job['nq:scope'] then
-    memos = call('HGETALL', NS .. 'memos:' .. scope)
+    memos = try('HGETALL', NS .. 'memos:' .. scope)
+    if memos.err then return false end
     memo_count = #memos
   end
   claimed[#claimed + 1] = {queue, id, token, attempt, job['nq:stream'], job['nq:started']}
   local at, scheduler_id = #reply, job.rjk or false
-  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = id, queue.name, job.name, job.data
+  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = id, queue.name, job.name, job.data or false
   reply[at + 5], reply[at + 6], reply[at + 7], reply[at + 8] = job['nq:opts'] or '{}', scope, tonumber(attempt), token
-  reply[at + 9], reply[at + 10] = tonumber(job['nq:failures'] or 0), tonumber(job['nq:crashes'] or 0)
+  reply[at + 9], reply[at + 10] = to_count(job['nq:failures']), to_count(job['nq:crashes'])
   reply[at + 11] = run
   reply[at + 12], reply[at + 13] = head and tonumber(head[1]) or 0, head and head[4] or false
-  reply[at + 14], reply[at + 15] = scheduler_id, scheduler_id and job.opts
+  reply[at + 14], reply[at + 15] = scheduler_id, scheduler_id and job.opts or false
   reply[at + 16], reply[at + 17] = head and head[5] or false, memo_count
   for n = 1, memo_count do reply[at + 17 + n] = memos[n] end
   return true
@@ -124,14 +125,15 @@ local function start_all(claimed, worker, lease)
   local by = ',"worker":"' .. worker .. '"}}'
   for n = 1, #claimed do
     local row = claimed[n]
-    if row[5] then append(row[5], row[6] .. '"attempt":' .. row[4] .. by) end
+    if row[5] then append_started_event(row[5], row[6], '"attempt":' .. row[4] .. by) end
   end
 end
 
 -- Claim jobs into the reply. Returns the queues without a due job, or nothing if the full path is needed.
 local function claim_fast(reply)
   local at, claimed, drained_queues = #reply, {}, {}
-  local served = check_jobs(claimed, reply, drained_queues)
+  local is_readable, served = pcall(check_jobs, claimed, reply, drained_queues) -- nothing is written yet
+  if not is_readable then served = nil end
   if not served then
     for n = #reply, at + 1, -1 do reply[n] = nil end
     next_due = nil

@@ -63,11 +63,11 @@ local function check_fences(unit_starts, keys)
   local attempts_made, scores = {}, {}
   for n = 1, #unit_starts do
     local at = unit_starts[n]
-    local job = call('HMGET', keys[n], 'nq:token', 'ats', 'nq:unit', 'nq:number', 'nq:has_children',
+    local job = try('HMGET', keys[n], 'nq:token', 'ats', 'nq:unit', 'nq:number', 'nq:has_children',
       'parentKey', 'deid', 'atm')
     if job[1] ~= ARGV[at + 5] or job[2] ~= ARGV[at + 4] or job[3] == ARGV[at + 1] or not job[4] or job[5] or job[6]
       or job[7] then return end
-    attempts_made[n], scores[n] = job[8] and job[8] + 1 or '1', now + (job[4] % 1024) / 1024
+    attempts_made[n], scores[n] = job[8] and to_count(job[8]) + 1 or '1', now + (to_count(job[4]) % 1024) / 1024
   end
   return attempts_made, scores
 end

@@ -11,7 +11,7 @@ local function load_runs(unit_starts)
     if ARGV[at] == 'Z' then
       at = at + RUN
       local id = ARGV[at]
-      local run = call('HMGET', NS .. 'run:' .. id, 'version', 'status', 'closed', 'paused', 'unit', 'created')
+      local run = try('HMGET', NS .. 'run:' .. id, 'version', 'status', 'closed', 'paused', 'unit', 'created')
       if seen[id] or run[1] ~= ARGV[at + 1] or run[3] ~= '0' or run[4] ~= '0' or run[5] == ARGV[at - 6] then return end
       seen[id], runs[n] = true, run
       if ARGV[at + 5] == '1' then wait_keys[#wait_keys + 1] = NS .. 'run:' .. id .. ':waits' end

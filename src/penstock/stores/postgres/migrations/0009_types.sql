@@ -27,18 +27,20 @@ CREATE TYPE penstock.new_unit AS (
   result json,
   error json,
   progress json,
-  has_extras boolean              -- has removes, wakes, waits, states, a schedule, a once key or children to check
+  has_extras boolean,             -- has removes, wakes, waits, states, a schedule, a once key or children to check
+  uncounted smallint              -- 1: the handler was not called, the next claim has the same attempt number
 );
 
 CREATE TYPE penstock.new_job AS (
   unit integer, id text, queue text, name text, payload json, priority bigint, due bigint, run text, scope text, opts bytea,
-  started_stream text, started_prefix text, rate_key text, waits_for_children boolean
+  started_stream text, started_prefix text, rate_key text, waits_for_children boolean, order_key text
 );
 
 CREATE TYPE penstock.new_event AS (
   unit integer,
   job integer,                    -- append it only if this job of the call is added
-  stream text, kind text, body json
+  stream text, kind text, body json,
+  original json                   -- if the body is redacted
 );
 
 CREATE TYPE penstock.topic_lock AS (key bigint, is_exclusive boolean);
@@ -58,6 +60,7 @@ CREATE TYPE penstock.new_hold AS (unit integer, queue text, until bigint);
 CREATE TYPE penstock.keep_limit AS (unit integer, pk bigint, queue text, state smallint, count integer, age_ms bigint);
 CREATE TYPE penstock.new_child AS (unit integer, job integer, parent text, on_failure text, replaces text);
 CREATE TYPE penstock.child_end AS (unit integer, parent text, child text, state smallint, value bytea, reason text);
+CREATE TYPE penstock.order_ref AS (unit integer, queue text, key text);
 CREATE TYPE penstock.unit_extras AS (
   memos penstock.new_memo[],
   removes penstock.job_ref[],
@@ -72,7 +75,8 @@ CREATE TYPE penstock.unit_extras AS (
   trees integer[],                -- units that add a tree of jobs
   parents integer[],              -- units that complete a job with children
   children penstock.new_child[],
-  child_ends penstock.child_end[]
+  child_ends penstock.child_end[],
+  orders penstock.order_ref[]     -- keys of jobs that units add or end
 );
 
 CREATE TYPE penstock.queue_demand AS (
@@ -81,7 +85,9 @@ CREATE TYPE penstock.queue_demand AS (
 CREATE TYPE penstock.claim_request AS (
   worker text, lease_ms bigint, secret text, wanted integer,
   is_limited boolean,             -- one of the queues has max_active or a rate
-  queues penstock.queue_demand[]
+  queues penstock.queue_demand[],
+  only_runs text[],               -- only jobs of these runs and with these ids; null: any
+  only_jobs text[]
 );
 
 -- What the functions return.

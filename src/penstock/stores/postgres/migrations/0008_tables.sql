@@ -21,6 +21,7 @@ CREATE TABLE penstock.events (
   n     integer NOT NULL,         -- position among the events of the transaction
   kind  text COLLATE "C",         -- set on events that runs may wait for
   body  json    NOT NULL,
+  original json,                  -- what code receives, if the body is redacted
   PRIMARY KEY (sid, seq)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.1);
 CREATE UNIQUE INDEX events_feed ON penstock.events (stamp, n);
@@ -45,6 +46,7 @@ CREATE TABLE penstock.runs (
   paused  boolean NOT NULL,
   created bigint  NOT NULL,
   updated bigint  NOT NULL,
+  ended   bigint,                 -- when a closed run last moved; an index on `updated` would be written by every commit
   unit    text    NOT NULL,       -- the last unit applied: it identifies a repeated commit
   record  bytea   NOT NULL
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
@@ -52,7 +54,7 @@ CREATE INDEX runs_by_time ON penstock.runs (created, id);
 CREATE INDEX runs_by_flow ON penstock.runs (flow, created, id);
 CREATE INDEX runs_by_status ON penstock.runs (status, created, id);
 CREATE INDEX runs_open ON penstock.runs (created) WHERE NOT closed;
-CREATE INDEX runs_closed ON penstock.runs (created, id) WHERE closed;
+CREATE INDEX runs_ended ON penstock.runs (ended, id) WHERE ended IS NOT NULL;
 
 CREATE SEQUENCE penstock.jobs_pk;
 CREATE TABLE penstock.jobs (
@@ -72,6 +74,7 @@ CREATE TABLE penstock.jobs (
   run       text COLLATE "C",
   scope     text COLLATE "C",
   rate_key  text,
+  order_key text COLLATE "C",     -- jobs with the same one run one after the other: see functions/order_keys.sql
   created   bigint   NOT NULL,
   finished  bigint,
   started_stream text COLLATE "C",
@@ -92,7 +95,10 @@ CREATE INDEX jobs_delayed ON penstock.jobs (queue, due, pk) WHERE state = 1;
 CREATE INDEX jobs_active ON penstock.jobs (queue, lease) WHERE state = 2;
 CREATE INDEX jobs_held_or_suspended ON penstock.jobs (queue, state, pk) WHERE state IN (-1, 3);
 CREATE INDEX jobs_waiting_children ON penstock.jobs (queue, pk) WHERE state = -2;
-CREATE INDEX jobs_finished ON penstock.jobs (queue, state, finished, pk) WHERE state >= 4;
+CREATE INDEX jobs_ordered ON penstock.jobs (queue, order_key, pk) WHERE state < 4 AND order_key IS NOT NULL;
+-- Retention removes plain jobs by age; the jobs of a run go with the run. Each finished job is in one of the two.
+CREATE INDEX jobs_finished ON penstock.jobs (queue, state, finished, pk) WHERE state >= 4 AND run IS NULL;
+CREATE INDEX steps_finished ON penstock.jobs (queue, state, finished, pk) WHERE state >= 4 AND run IS NOT NULL;
 
 -- Which children a parent waits for. A row outlives its child's job, so that the parent can read the result. A transaction
 -- that changes the rows of a parent locks the parent's job first: of two children that end at the same time, the second
@@ -109,6 +115,11 @@ CREATE TABLE penstock.children (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX children_unprocessed ON penstock.children (parent) WHERE state = 0;
 CREATE INDEX children_by_child ON penstock.children (child);
+
+CREATE TABLE penstock.store_info (   -- facts about the whole store: its namespace
+  name  text COLLATE "C" PRIMARY KEY,
+  value text NOT NULL
+);
 
 CREATE TABLE penstock.queues (
   name   text COLLATE "C" PRIMARY KEY,
@@ -127,6 +138,7 @@ CREATE TABLE penstock.rates (
   used  integer NOT NULL,
   PRIMARY KEY (queue, key)
 ) WITH (fillfactor = 70);
+CREATE INDEX rates_by_end ON penstock.rates (until);
 
 CREATE TABLE penstock.dedupe_keys (
   queue text COLLATE "C" NOT NULL,
@@ -136,6 +148,7 @@ CREATE TABLE penstock.dedupe_keys (
   PRIMARY KEY (queue, key)
 ) WITH (fillfactor = 70);
 CREATE INDEX dedupe_keys_by_job ON penstock.dedupe_keys (job);
+CREATE INDEX dedupe_keys_expiring ON penstock.dedupe_keys (until) WHERE until IS NOT NULL;
 
 CREATE TABLE penstock.memos (
   scope text COLLATE "C" NOT NULL,

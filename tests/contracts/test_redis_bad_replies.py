@@ -31,6 +31,7 @@ class FakeServer:
         self.answer = answer
         self.port = 0
         self.connections = 0
+        self.never = asyncio.Event()  # kept here: the event loop has no other reference to tasks that wait for it
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -48,7 +49,7 @@ class FakeServer:
 
     async def _reply(self, data: bytes, writer: asyncio.StreamWriter) -> bool:
         if data == HANG:
-            await asyncio.Event().wait()
+            await self.never.wait()
         if data == CLOSE:
             return False
         if data.endswith(b"..."):  # without an end
@@ -73,6 +74,8 @@ async def fake(answer: Answer) -> AsyncIterator[FakeServer]:
         yield one
     finally:
         server.close()
+        for _ in range(5):  # a connection that was accepted last starts its task
+            await asyncio.sleep(0)
         for task in asyncio.all_tasks():
             if task.get_coro().__qualname__.startswith("FakeServer."):  # type: ignore[union-attr]
                 task.cancel()

@@ -208,9 +208,12 @@ class Connections:
 
     async def close(self) -> None:
         self._is_closed = True
-        for connection in self._idle:
-            await close_connection(connection)
-        self._idle.clear()
+        await self.close_idle()
+
+    async def close_idle(self) -> None:
+        """Close the connections that are not in use. The next work opens new ones."""
+        while self._idle:
+            await close_connection(self._idle.pop())
 
 
 async def close_connection(connection: Connection) -> None:

@@ -71,8 +71,12 @@ class PostgresStore:
         self._identity: DatabaseIdentity | None = None
 
     async def open(self) -> None:
-        await self._connections.run(lambda c: prepare(c, self._sql, self.address))
-        await self._connections.run(lambda c: check_namespace(c, self._sql, self.address, self._namespace))
+        try:
+            await self._connections.run(lambda c: prepare(c, self._sql, self.address))
+            await self._connections.run(lambda c: check_namespace(c, self._sql, self.address, self._namespace))
+        except BaseException:
+            await self._connections.close_idle()
+            raise
         if self._test_clock is None:
             await self._server_clock.start()
         self._loop = asyncio.get_running_loop()

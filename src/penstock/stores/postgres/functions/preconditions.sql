@@ -76,12 +76,14 @@ LANGUAGE plpgsql AS $$
 DECLARE
   x record;
 BEGIN
-  FOR x IN SELECT * FROM unnest(states) WITH ORDINALITY AS s WHERE s.unit = unit_no ORDER BY s.ordinality LOOP
+  -- Whether a write is the first of its key is found for all of them at once: a unit may have thousands.
+  FOR x IN
+    SELECT s.*, row_number() OVER (PARTITION BY s.key ORDER BY s.ordinality) = 1 AS is_first
+    FROM unnest(states) WITH ORDINALITY AS s WHERE s.unit = unit_no ORDER BY s.ordinality
+  LOOP
     IF x.value IS NULL THEN
       DELETE FROM penstock.states WHERE key = x.key;
-    ELSIF x.expect = 0 AND NOT EXISTS (
-      SELECT 1 FROM unnest(states) WITH ORDINALITY AS b
-      WHERE b.unit = unit_no AND b.key = x.key AND b.ordinality < x.ordinality) THEN
+    ELSIF x.expect = 0 AND x.is_first THEN
       -- An expired row may still be there. A row that another transaction has just inserted makes this fail, and the caller
       -- repeats the whole call.
       DELETE FROM penstock.states WHERE key = x.key AND expires <= now;

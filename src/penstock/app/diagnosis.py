@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 MIN_FREE_DISK_BYTES = 200 * 2**20
 MAX_CLOCK_SKEW_MS = 5_000
 MAX_FAILURES_EXPLAINED = 5
+NEWEST_RUNS, NEWEST_EVENTS = 100, 200  # in which `diagnose` looks for unreadable events
 _OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
 
 
@@ -98,6 +99,7 @@ async def _check_store(app: App) -> list[Check]:
         await _check_clock(app),
         *([_check_disk(path)] if path else []),
         await _check_stuck_runs(app),
+        await _check_events(app),
         await _check_queues(app),
         await _check_dead_letters(app),
     ]
@@ -127,6 +129,21 @@ async def _check_stuck_runs(app: App) -> Check:
     if stuck:
         return Check("runs", False, f"{_count(stuck, 'stuck run')}: {', '.join(stuck[:5])}; please report this bug")
     return Check("runs", True, "no stuck runs")
+
+
+async def _check_events(app: App) -> Check:
+    """Look for events that cannot be read: the newest of the global stream, of each queue and of the newest runs."""
+    bodies = app._bodies
+    streams = [bodies.global_stream, *(bodies.queue(row.name) for row in await app.store.queues())]
+    streams += [bodies.run(row.kind, row.id) for row in await app.store.runs(limit=NEWEST_RUNS)]
+    found: list[str] = []
+    for stream in streams:
+        newest = await app.store.read(stream, limit=NEWEST_EVENTS, backward=True)
+        found += [f"{event.id} of {stream}" for event in newest if event.is_unreadable]
+    if not found:
+        return Check("events", True, "no unreadable events")
+    listed = f"{_count(found, 'unreadable event')}: {', '.join(found[:5])}"
+    return Check("events", False, f"{listed}; `penstock events STREAM` shows what is stored")
 
 
 async def _check_queues(app: App) -> Check:

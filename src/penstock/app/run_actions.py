@@ -24,7 +24,8 @@ async def jobs_of(app: App, run: str) -> list[str]:
     row = await app.store.run(run)
     counted = app._engines.of_run(row).job_ids(run, row.record) if row is not None else []
     events = await app.events.read_all(app._bodies.run(row.kind if row is not None else FLOW, run))
-    recorded = [job for event in events if (job := (event.meta or {}).get("jobId"))]
+    own = (event.meta or {} for event in events if event.kind.startswith("step."))  # user events have any meta
+    recorded = [meta["jobId"] for meta in own if meta.get("jobId")]
     return list(dict.fromkeys([*recorded, *counted]))
 
 
@@ -74,8 +75,9 @@ async def replay_run(app: App, run: str, input: Any = UNSET, key: str | None = N
 
 
 def _read_start(run: str, event: Event) -> tuple[str, Any]:
-    if event.kind != "flow.started" or not isinstance(event.data, dict):
-        raise RunError(f"the first event of run {run!r}, which held its input, was removed; start a new run")
+    if event.kind != "flow.started" or not isinstance(event.data, dict) or "name" not in event.data:
+        problem = "cannot be read" if event.is_unreadable else "was removed"
+        raise RunError(f"the first event of run {run!r}, which held its input, {problem}; start a new run")
     return event.data["name"], event.data.get("input")
 
 

@@ -93,6 +93,9 @@ def end_lines(view: RunView, max_chars: int) -> Iterator[tuple[str, str, str]]:
         yield "error", "red", one_line(view.error, max_chars)
     elif view.reason:
         yield "reason", "dim", one_line(view.reason, max_chars)
+    if view.unreadable:
+        ids = ", ".join(view.unreadable)
+        yield "unreadable", "yellow", one_line(f"{ids}; `penstock events {view.id}` shows what is stored", max_chars)
 
 
 def failure_lines(view: RunView) -> list[str]:

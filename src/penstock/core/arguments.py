@@ -29,6 +29,15 @@ def check_text(value: Any, what: str) -> str | None:
     raise PayloadError(f"{what} must be a string, got {value!r}")
 
 
+def check_key(key: Any) -> str | None:
+    """Return the idempotency key of an event, or None; raise if it is neither text nor None."""
+    if check_text(key, "the key") == "":
+        raise BadArgument(
+            "key must be a non-empty string that identifies the event, got ''; omit it if the event needs no key"
+        )
+    return key  # type: ignore[no-any-return]
+
+
 def check_tags(values: Mapping[str, str] | None, what: str) -> dict[str, str]:
     """Return tags as a dict of strings; raise if they are not."""
     if values is not None and not isinstance(values, Mapping):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,8 +15,9 @@ from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..context.context import Context
 from ..core.errors import HandlerError, NotFound, PayloadError, PenstockError, Permanent, RunError
-from ..core.events import Event, build_event
-from ..core.ids import digest
+from ..core.event_shapes import UNREADABLE_ERRORS
+from ..core.events import Event, build_event, describe_unreadable
+from ..core.ids import BadId, digest, event_seq
 from ..core.json_match import contains, index_keys
 from ..core.retry import Backoff, RetryPolicy
 from ..durable.journal import encode
@@ -27,6 +29,8 @@ from ..jobs.launcher import RunStart, read_run_start
 from ..ports.store import WaitRow
 from ..ports.unit import DELIVER, DELIVERIES, EMIT, START, Claim, Completed, Receipt, Refused, Released, Unit
 from ..worker.outcomes import Failure, Interruption, Success
+
+log = logging.getLogger("penstock.events")
 
 
 class DeliveredEvent(msgspec.Struct, frozen=True):
@@ -112,9 +116,16 @@ class DeliveryEngine:
             raise PenstockError(f"queue {DELIVERIES} is internal and has no job {claim.name!r}")
         return DeliveryWork(self._runtime, claim, handler, self._resolutions)
 
-    async def deliver(self, payload: dict[str, Any], ctx: Context) -> None:
+    async def deliver(self, payload: Any, ctx: Context) -> None:
         """Resolve every wait that an event matches, or one of several events that were committed together."""
-        batch = EventBatch([_delivered(**one) for one in payload.get("events", [payload])])
+        delivered, unreadable = _read_delivery(payload)
+        if delivered:
+            await self._deliver_batch(EventBatch(delivered), ctx, is_last=not unreadable)
+        if unreadable:
+            # A retry would find the same: the other events are delivered, and a dead letter keeps these.
+            raise Permanent(f"{len(unreadable)} of the delivered events cannot be read: {'; '.join(unreadable)[:500]}")
+
+    async def _deliver_batch(self, batch: EventBatch, ctx: Context, *, is_last: bool) -> None:
         after: str | None = None
         resolving: list[Unit] = []
         problems: list[BaseException] = []
@@ -133,8 +144,10 @@ class DeliveryEngine:
         if problems:
             await self._resolve_all(resolving)
             raise problems[0]  # the retry delivers only to those that have not received it
-        if resolving:
+        if is_last and resolving:
             self._resolutions[ctx.job_id, ctx.attempt] = resolving
+        else:
+            await self._resolve_all(resolving)
 
     def _match_waits(self, rows: list[WaitRow], batch: EventBatch) -> tuple[list[Unit], list[list[Delivery]]]:
         """Return the units that can be merged into one commit, and by event the deliveries that need their own."""
@@ -176,6 +189,9 @@ class DeliveryEngine:
         while items := await self._store.events_by_kind(row.topic, since=run_stream, after=after, limit=PAGE):
             for item in items:
                 after = item.cursor
+                if item.event.is_unreadable:
+                    log.warning("%s; no wait receives it", describe_unreadable(item.stream, item.event))
+                    continue
                 if self._matches(body, item.event, item.stream):
                     receipt = await self._resolve(row, body, item.event, item.stream)
                     if receipt != Refused("duplicate", _once_key(row, item.stream, item.event.id)):
@@ -271,5 +287,23 @@ def _once_key(row: WaitRow, stream: str, id: str) -> str:
     return f"{row.scope}/{event_ref(stream, id)}"
 
 
-def _delivered(stream: str, id: str, cursor: str, body: dict[str, Any]) -> DeliveredEvent:
-    return DeliveredEvent(stream, cursor, build_event(stream, id, body))
+class _Delivery(msgspec.Struct):
+    stream: str
+    id: str
+    cursor: Annotated[str, msgspec.Meta(pattern=r"^\d{1,19}([.-]\d{1,19})?$")]
+    body: dict[str, Any]
+
+
+def _read_delivery(payload: Any) -> tuple[list[DeliveredEvent], list[str]]:
+    """Return the events of a delivery, and what is wrong with those that cannot be read."""
+    items = payload["events"] if isinstance(payload, dict) and "events" in payload else [payload]
+    delivered: list[DeliveredEvent] = []
+    problems: list[str] = []
+    for item in items if isinstance(items, list) else [items]:
+        try:
+            one = msgspec.convert(item, _Delivery)
+            event_seq(one.id)
+            delivered.append(DeliveredEvent(one.stream, one.cursor, build_event(one.stream, one.id, one.body)))
+        except (*UNREADABLE_ERRORS, BadId) as problem:
+            problems.append(str(problem))
+    return delivered, problems

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ..core.event_shapes import UNREADABLE_ERRORS
 from ..core.json_match import contains
 from ..core.payload import unpack
 from ..ports.store import RunRow
@@ -21,8 +22,15 @@ async def search(
     found: list[RunRow] = []
     while len(found) < limit:
         candidates = await page(before, PAGE_RUNS)
-        found += [row for row, body in candidates if body is not None and contains(unpack(body), start)]
+        found += [row for row, body in candidates if body is not None and _contains(body, start)]
         if len(candidates) < PAGE_RUNS:
             break
         before = candidates[-1][0].id
     return found[:limit]
+
+
+def _contains(body: bytes, start: Any) -> bool:
+    try:
+        return contains(unpack(body), start)
+    except UNREADABLE_ERRORS:  # another program changed the event
+        return False

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from ..core.events import decode_event
+from ..core.payload import unpack
 from ..ports.unit import Unit
 from ..stores.sql_files import Queries
 
@@ -39,8 +41,20 @@ def encode_row(unit: Unit) -> OutboxRow:
 
 
 def decode_unit(text: str) -> Unit:
-    """Return the unit of a row, with a key: the store applies it once, however often it is delivered."""
+    """Return the unit of a row, with a key: the store applies it once, however often it is delivered.
+
+    Raise one of UNREADABLE_ERRORS if another program wrote or changed the row: its events must be readable, its jobs
+    and records JSON."""
     unit = _decoder.decode(text)
+    for event in unit.events:
+        for body in (event.body, event.original):
+            if body is not None and (found := decode_event(event.stream, 1, 0, body)).is_unreadable:
+                raise ValueError(f"an event of the row cannot be read: {found.data['error']}")
+    for job in unit.jobs:
+        unpack(job.payload)
+        unpack(job.opts)
+    if unit.run is not None:
+        unpack(unit.run.record)
     if unit.once_key is None:
         unit.once_key = f"outbox/{unit.id}"
     return unit

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-import msgspec
-
 from ..commit.committer import Build, CommitRequest, Committer
 from ..core.errors import NoOutbox
+from ..core.event_shapes import UNREADABLE_ERRORS
 from ..ports.unit import Conflict, Receipt, Unit
 from .outbox import SQL, decode_unit, exists_statement
 from .relay_source import Connect, RelaySource
@@ -101,7 +100,7 @@ class Relay:
         """Commit a row's unit. Return the error of a row that cannot be decoded: it is skipped from then on."""
         try:
             unit = decode_unit(text)
-        except msgspec.MsgspecError as problem:
+        except UNREADABLE_ERRORS as problem:
             log.error("cannot decode row %s of the outbox, skipping it: %s", id, problem)
             return f"{type(problem).__name__}: {problem}"
         await self._committer.submit(CommitRequest(_unless_run_exists(unit), outlasts_outage=True))

@@ -12,7 +12,8 @@ import hiredis
 import msgspec
 
 from ...core.clock import to_iso
-from ...core.events import Event
+from ...core.event_shapes import UNREADABLE_ERRORS
+from ...core.events import Event, unreadable_event
 from ...core.outage_retry import OutageRetry
 from .connection import Connection, connect
 from .job_options import unescape_id
@@ -42,7 +43,7 @@ async def follow_queue_events(topology: Topology, key: str, after: str | None) -
         while True:
             for id, flat in await outage_retry.call(read_page):
                 cursor = id.decode()
-                event = build_event(cursor, flat)
+                event = build_event(key, cursor, flat)
                 if event is not None:
                     yield event
     finally:
@@ -61,8 +62,16 @@ async def _read_page(connection: Connection, key: str, cursor: str, topology: To
     return list(reply[0][1]) if reply else []
 
 
-def build_event(id: str, flat: list[bytes]) -> Event | None:
+def build_event(key: str, id: str, flat: list[bytes]) -> Event | None:
     """Return our event for one of BullMQ's; None if it is not about a job or repeats another event."""
+    try:
+        return _translate_event(id, flat)
+    except UNREADABLE_ERRORS as problem:  # another program wrote it
+        ms, _, seq = id.partition("-")
+        return unreadable_event(key, int(seq), int(ms), b" ".join(flat), problem)
+
+
+def _translate_event(id: str, flat: list[bytes]) -> Event | None:
     found = {flat[n].decode(): flat[n + 1].decode() for n in range(0, len(flat), 2)}
     known = _KINDS.get(found.get("event", ""))
     if known is None or "jobId" not in found:

@@ -10,7 +10,7 @@ import hiredis
 import msgspec
 
 from ...core.clock import Clock, SystemClock
-from ...core.events import Event, decode_event
+from ...core.events import Event
 from ...core.ids import event_seq, new_token
 from ...ports.store import (
     ChildRow,
@@ -201,7 +201,7 @@ class RedisStore:
             if cursor:
                 event_seq(cursor)
         found = await self._read("read", stream, after, before, limit, int(backward))
-        return [_event(stream, id, body) for id, body in found]
+        return [rows.event(stream, *entry) for entry in found]
 
     def tail(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
         return follow(self.read, self.signals, stream, after)
@@ -371,8 +371,3 @@ class RedisStore:
 
     async def describe(self) -> dict[str, Any]:
         return await housekeeping.describe(self._client)
-
-
-def _event(stream: str, id: bytes, body: bytes) -> Event:
-    ms, _, seq = id.partition(b"-")
-    return decode_event(stream, int(seq), int(ms), body)

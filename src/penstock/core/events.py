@@ -113,8 +113,9 @@ def unreadable_event(stream: str, seq: Any, ms: Any, raw: Any, problem: Exceptio
     text = raw if isinstance(raw, str) else repr(raw)
     shown = text if len(text) <= MAX_RAW_CHARS else f"{text[:MAX_RAW_CHARS]}…"
     data = {"error": str(problem)[:MAX_RAW_CHARS], "raw": shown.encode("utf-8", "backslashreplace").decode()}
-    flow = id_ if type_ == "flow" else None
-    return Event(event_id(at, position), to_iso(at), UNREADABLE, id_ or type_, flow, data=data)
+    flow, subject = id_ if type_ == "flow" else None, id_ or type_
+    corr = subject if type_ in ("flow", "queue") else None
+    return Event(event_id(at, position), to_iso(at), UNREADABLE, subject, flow, correlation_id=corr, data=data)
 
 
 def describe_unreadable(stream: str, event: Event) -> str:
@@ -190,7 +191,7 @@ class Streams:
 
     def check(self, name: str) -> str:
         """Return the stream name, or raise BadStream with the accepted form."""
-        parts = name.split(":")
+        parts = name.split(":") if isinstance(name, str) else []
         if name == self.global_stream or (
             len(parts) == 3 and parts[0] == self.namespace and parts[1] in self._types and parts[2]
         ):

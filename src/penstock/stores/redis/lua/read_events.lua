@@ -98,11 +98,12 @@ function READS.read()
     page = from and call('XRANGE', stream, from, '+', 'COUNT', limit) or {}
   end
   local rows, stop = {}, backward and after or before
+  local named = stop ~= '' and call('XRANGE', stream, stop, stop)[1]
   for _, entry in ipairs(page) do
-    if entry[1] == stop then break end
-    if is_event(entry) then
+    if named and entry[1] == named[1] then break end
+    if stop ~= '' and not named and is_event(entry) then
       local seq = seq_of(entry)
-      if backward and low and seq <= low or not backward and high and seq >= high then break end
+      if backward and seq <= low or not backward and seq >= high then break end
     end
     rows[#rows + 1] = event_row(entry)
   end

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock import Event
-from penstock.app.export import BadExport
+from penstock.app.export_format import BadExport
 from penstock.commit.committer import CommitRequest
 from penstock.commit.runtime import Runtime
 from penstock.core.errors import RunError, UnknownKind

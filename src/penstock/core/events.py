@@ -238,12 +238,12 @@ class BadEmit(PenstockError):
     code = "bad_emit"
 
 
-_KIND = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+KIND_PATTERN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def check_kind(kind: str) -> str:
     """Return the kind, or raise BadEmit if it is invalid or reserved for the engine."""
-    if not isinstance(kind, str) or not _KIND.fullmatch(kind) or len(kind) > 256:
+    if not isinstance(kind, str) or not KIND_PATTERN.fullmatch(kind) or len(kind) > 256:
         raise BadEmit(f"an event kind must be dotted words such as 'order.paid', got {kind!r}")
     if kind == UNREADABLE:
         raise BadEmit(f"event kind {kind!r} is reserved for events that cannot be read; rename the event")

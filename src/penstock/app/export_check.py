@@ -12,15 +12,16 @@ from typing import Any
 import msgspec
 
 from ..core.clock import MAX_TIME_MS, to_iso
-from ..core.errors import PenstockError
+from ..core.errors import PenstockError, UnknownKind
 from ..core.event_shapes import UNREADABLE_ERRORS, check_shape
 from ..core.events import KIND_PATTERN, Event
 from ..core.ids import check_id, check_name, digest, event_id, event_seq
+from ..core.json_match import index_key
 from ..core.options import check_priority
 from ..core.payload import pack, to_plain, unpack
 from ..durable.wait_records import EVENT, TIME, TRIGGER, decode_body, sortable_wait_id, wait_id
 from ..flows.engine import table_key
-from ..flows.run_record import CLOSED, OPEN
+from ..flows.run_record import CLOSED, OPEN, PAUSED
 from ..handlers.trigger_table import decode as decode_table
 from ..handlers.trigger_table import encode as encode_table
 from ..jobs.dead_letters import DeadLetter
@@ -41,9 +42,9 @@ def check_run(saved: SavedRun, number: int, engines: Engines | None = None) -> N
     """Raise BadExport with the line's number, the field and its value if a run is not as `export` writes it.
 
     With `engines`, the engine of the run's kind also reads the record and the jobs."""
-    engine = engines.of_run_kind(saved.kind) if engines is not None else None
     try:
         _check_columns(saved)
+        engine = engines.of_run_kind(saved.kind) if engines is not None else None
         _check_events(saved)
         _check_jobs(saved)
         _check_waits(saved)
@@ -54,6 +55,8 @@ def check_run(saved: SavedRun, number: int, engines: Engines | None = None) -> N
             _check_record(saved, summary, engine)
             _check_own_jobs(saved, engine)
         _check_state(saved, summary.state_keys if engine is not None else None)
+    except UnknownKind as problem:
+        raise UnknownKind(f"line {number}: {problem}") from None
     except _Wrong as problem:
         raise not_a_run(number, str(problem)) from None
 
@@ -138,14 +141,31 @@ def _check_event(saved: SavedRun, event: Event, field: str) -> None:
     is_kind = KIND_PATTERN.fullmatch(event.kind) is not None and len(event.kind) <= 256
     _require(is_kind, f"{field}.kind", "dotted words such as 'order.paid'", event.kind)
     _require(bool(event.subject), f"{field}.subject", "a non-empty string", event.subject)
+    if event.step is not None:
+        with _field(f"{field}.step"):
+            check_name(event.step, "step")
     if saved.kind == FLOW:
-        _require(event.flow == saved.run, f"{field}.flow", f"{saved.run!r}, the run", event.flow)
+        _check_flow_event(saved, event, field)
     with _field(f"{field}.data"):
         to_plain(event.data, "the data", -EXTRA_DEPTH)
         check_shape(event.kind, event.data, None)
     with _field(f"{field}.meta"):
         to_plain(event.meta, "meta", -EXTRA_DEPTH)
         check_shape(event.kind, None, event.meta)
+
+
+def _check_flow_event(saved: SavedRun, event: Event, field: str) -> None:
+    _require(event.flow == saved.run, f"{field}.flow", f"{saved.run!r}, the run", event.flow)
+    _require(bool(event.correlation_id), f"{field}.correlationId", "a non-empty string", event.correlation_id)
+    if not event.kind.startswith(("flow.", "step.")):
+        return
+    _require(event.subject == saved.run, f"{field}.subject", f"{saved.run!r}, the run", event.subject)
+    is_of_flow = event.kind.startswith("flow.")
+    _require(is_of_flow or event.step is not None, f"{field}.step", "the name of a step", event.step)
+    is_object = isinstance(event.data, dict) or (event.data is None and not is_of_flow)
+    _require(is_object, f"{field}.data", "an object", event.data)
+    if event.kind == "flow.started":
+        _require(event.data.get("name") == saved.flow, f"{field}.data.name", f"{saved.flow!r}, the flow", event.data)
 
 
 def _check_jobs(saved: SavedRun) -> None:
@@ -216,21 +236,30 @@ def _check_waits(saved: SavedRun) -> None:
         )
         if wait.due is not None:
             _check_time(f"{field}.due", wait.due)
-        _check_wait_body(wait, field)
+        _require(wait.due is not None or wait.kind != TIME, f"{field}.due", "the time to resume at", wait.due)
+        _check_wait_body(wait, jobs[wait.job] if saved.kind == FLOW else None, field)
         _require(wait.id not in seen, f"{field}.id", "unique in the run", wait.id)
         seen.add(wait.id)
 
 
-def _check_wait_body(wait: SavedWait, field: str) -> None:
+def _check_wait_body(wait: SavedWait, job: SavedJob | None, field: str) -> None:
     _check_json(f"{field}.body", wait.body)
     with _field(f"{field}.body"):
         body = decode_body(bytes(wait.body))
     make_id = wait_id if wait.kind == TRIGGER else sortable_wait_id
     id = make_id(wait.kind, wait.scope, body.key)
     _require(wait.id == id, f"{field}.id", f"{id!r}, as its scope and key", wait.id)
-    has_topic = wait.kind == EVENT
-    is_topic = wait.topic is not None and KIND_PATTERN.fullmatch(wait.topic) is not None
-    _require(is_topic == has_topic, f"{field}.topic", "the kind of an event" if has_topic else "null", wait.topic)
+    _check_time(f"{field}.body.at", body.at)
+    if job is not None:
+        _require(body.step == job.name, f"{field}.body.step", f"{job.name!r}, as its job", body.step)
+    if wait.kind == EVENT:
+        is_topic = wait.topic is not None and KIND_PATTERN.fullmatch(wait.topic) is not None
+        _require(is_topic, f"{field}.topic", "the kind of an event", wait.topic)
+        key = index_key(body.match)
+        _require(wait.key == key, f"{field}.key", f"{key!r}, as its match", wait.key)
+    else:
+        _require(wait.topic is None, f"{field}.topic", f"null, because it waits for a {wait.kind}", wait.topic)
+        _require(wait.key is None, f"{field}.key", f"null, because it waits for a {wait.kind}", wait.key)
 
 
 def _check_memos(saved: SavedRun) -> None:
@@ -238,7 +267,7 @@ def _check_memos(saved: SavedRun) -> None:
     for scope, memos in saved.memos.items():
         _require(scope in scopes, "memos", "of scopes of the run's jobs", scope)
         for name, value in memos.items():
-            _require(bool(name), f"memos.{scope}", "under non-empty names", name)
+            _require(bool(name) and "\0" not in name, f"memos.{scope}", "under the names of durable calls", name)
             _check_json(f"memos.{scope}.{name}", value)
 
 
@@ -254,7 +283,9 @@ def _check_record(saved: SavedRun, summary: RecordSummary, engine: RunEngine) ->
         _require(open_jobs == summary.open_jobs, "jobs", rule, open_jobs)
     if saved.kind == FLOW and not any(event.is_unreadable for event in saved.events):
         folded = engine.view(saved.events).status
-        is_same = folded == saved.status if saved.closed else folded not in CLOSED
+        is_same = folded == saved.status
+        if not saved.closed:  # of a run that was just resumed, the events do not tell yet whether it still waits
+            is_same = folded not in CLOSED and (folded == PAUSED) == (saved.status == PAUSED)
         _require(is_same, "events", f"the events of a run that is {saved.status}", f"those of one that is {folded}")
 
 
@@ -263,7 +294,7 @@ def _check_state(saved: SavedRun, shared: tuple[str, ...] | None) -> None:
     prefix = f"run/{saved.run}/"
     for key, value in saved.state.items():
         _check_json(f"state.{key[:80]}", value)
-        is_own = key.startswith(prefix) and len(prefix) < len(key) <= MAX_STATE_KEY_CHARS
+        is_own = key.startswith(prefix) and len(prefix) < len(key) <= MAX_STATE_KEY_CHARS and "\0" not in key
         is_needed = key in shared if shared is not None else not key.startswith(("run/", "shared/"))
         _require(is_own or is_needed, "state", f"of keys under {prefix!r}", key)
         if key.startswith(table_key("")):

@@ -14,6 +14,7 @@ from ..ports.unit import FLOW
 
 FORMAT = 3
 OLDEST_FORMAT = 2
+MAX_PROBLEM_CHARS = 400
 
 
 class BadExport(PenstockError):
@@ -106,8 +107,9 @@ def decode_line(line: bytes, number: int) -> SavedRun:
 
 def not_a_run(number: int, problem: str) -> BadExport:
     """Build the error for a line that `export` cannot have written."""
+    shown = problem if len(problem) <= MAX_PROBLEM_CHARS else f"{problem[:MAX_PROBLEM_CHARS]}…"
     return BadExport(
-        f"line {number} is not a run written by `penstock export`: {problem}. Export the run again, or remove the line"
+        f"line {number} is not a run written by `penstock export`: {shown}. Export the run again, or remove the line"
     )
 
 

@@ -22,6 +22,7 @@ def read_checked_record(data: bytes) -> RunRecord:
     unpack(data)  # its raw parts too
     record = decode_record(data)
     _require(_is_name(record.flow), "flow", "the name of a flow", record.flow)
+    _require(bool(record.correlation_id), "correlationId", "a non-empty string", record.correlation_id)
     _require(record.status in _STATUSES, "status", f"one of {', '.join(_STATUSES)}", record.status)
     _require(0 <= record.started_ms <= MAX_TIME_MS, "startedMs", "a time in milliseconds", record.started_ms)
     _require(0 <= record.priority <= MAX_PRIORITY, "priority", f"from 0 to {MAX_PRIORITY}", record.priority)

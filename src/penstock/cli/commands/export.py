@@ -20,6 +20,8 @@ from ..output import Yes, confirm, print_json, show_progress
 from ..session import build_store_app
 from ..tables import pluralize
 
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
 
 def export(
     run: str | None = None,
@@ -37,7 +39,8 @@ def export(
     run
         The run's id.
     file
-        The file to write; default standard output.
+        The file to write; default standard output. Only you can read it. An existing file is replaced only with --yes
+        or after a question; a symbolic link is replaced, not followed.
     """
     if all and file is not None:
         raise UsageError("--all takes only a FILE, for example: penstock export --all runs.jsonl")
@@ -45,13 +48,24 @@ def export(
         run, file = None, run
     elif run is None:
         raise UsageError("pass either the id of a RUN or --all")
-    if file is not None and Path(file).exists() and not confirm(f"Overwrite {file}?", yes):
+    if file is not None and not _may_write(Path(file), yes):
         return EXIT_FAILED
     count = asyncio.run(_export(common, run, file))
     if file is not None:
         message = f"Exported {pluralize(count, 'run')} to {file}."
         print_json({"runs": count, "file": file}) if common.json else warn(message)
     return 0
+
+
+def _may_write(file: Path, yes: bool) -> bool:
+    """Return whether to write a file: a new one, or one to replace. Raise UsageError if that must be asked for."""
+    if not os.path.lexists(file):
+        return True
+    if not file.is_symlink() and not file.is_file():
+        raise UsageError(f"{file} is not a regular file; omit FILE to write to standard output")
+    if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{file} exists; pass --yes to replace it, or another FILE")
+    return confirm(f"Overwrite {file}?", yes)
 
 
 async def _export(common: CommonOptions, run: str | None, file: str | None) -> int:
@@ -78,17 +92,35 @@ async def _export_all(app: App, file: str | None) -> int:
 
 @contextmanager
 def _open_output(file: str | None) -> Iterator[BinaryIO]:
-    """Open standard output, or a file that appears only once it is complete."""
+    """Open standard output, or a file that appears only once it is complete.
+
+    An export holds secrets: the file is created for its owner alone, under a new name that cannot be a link, and then
+    takes the place of FILE, also of a link. If FILE was absent and appears meanwhile, it is not replaced."""
     if file is None:
         sys.stdout.flush()
         yield sys.stdout.buffer
         return
-    part = f"{file}.part"
+    part = f"{file}.{os.urandom(4).hex()}.part"
+    is_new = not os.path.lexists(file)
     try:
-        with open(part, "wb") as out:  # runs can be private: the caller's umask applies
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o600), "wb") as out:
             yield out
-        os.replace(part, file)
+        _move(part, file, may_replace=not is_new)
     except OSError as problem:
         raise UsageError(f"cannot write {file}: {problem.strerror}") from None
     finally:
         Path(part).unlink(missing_ok=True)
+
+
+def _move(part: str, file: str, *, may_replace: bool) -> None:
+    """Give a complete file its name."""
+    if not may_replace:
+        try:
+            os.link(part, file)  # unlike a rename, it fails if the name is taken
+        except FileExistsError:
+            raise UsageError(f"{file} was created meanwhile; nothing was written. Use another FILE") from None
+        except OSError:  # no hard links here
+            pass
+        else:
+            return
+    os.replace(part, file)

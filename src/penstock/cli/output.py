@@ -44,6 +44,7 @@ def run_to_dict(view: RunView) -> dict[str, Any]:
         "emitted": view.emitted,
         "logs": view.logs,
         "lastEvent": view.last_event,
+        "unreadable": view.unreadable,
     }
 
 

@@ -1,4 +1,4 @@
-"""The shapes of the engine's own events: a field of another type would break whoever folds or prints them."""
+"""The shapes of the engine's own events: code that folds or prints them relies on the types of their fields."""
 
 from __future__ import annotations
 

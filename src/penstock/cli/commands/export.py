@@ -16,7 +16,7 @@ from ...app import App
 from ...app.export import iterate_run_ids
 from ..errors import EXIT_FAILED, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
-from ..output import Yes, confirm, print_json, show_progress
+from ..output import confirm, print_json, show_progress
 from ..session import build_store_app
 from ..tables import pluralize
 
@@ -29,7 +29,9 @@ def export(
     /,
     *,
     all: Annotated[bool, Parameter(negative="", show_default=False, help="Export every run in the store.")] = False,
-    yes: Yes = False,
+    yes: Annotated[
+        bool, Parameter(name=("--yes", "-y"), negative="", show_default=False, help="Replace FILE if it exists.")
+    ] = False,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Write runs with their events, jobs and records as JSON lines: export RUN [FILE], or export --all [FILE].

@@ -159,16 +159,3 @@ async def _own(b: App) -> Any:
 
 def _kind(url: str) -> str:
     return {"sqlite": "file", "postgresql": "postgres"}.get(url.partition(":")[0], url.partition(":")[0])
-
-
-@pytest.fixture
-def new_url(shared_url: str, tmp_path: Any) -> Any:
-    """Return a function that returns the URL of another empty store of the same kind."""
-    from conftest import STORE_URLS
-
-    def make() -> str:
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        folder.mkdir()
-        return STORE_URLS[_kind(shared_url)](folder)
-
-    return make

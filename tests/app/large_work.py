@@ -51,8 +51,8 @@ async def watched_loop(stops: list[float]) -> AsyncIterator[None]:
 
 
 async def fill_state(app: App, run: str, count: int) -> None:
-    for start in range(0, count, PAGE):
-        keys = range(start, min(start + PAGE, count))
+    for start in range(0, count, 10 * PAGE):
+        keys = range(start, min(start + 10 * PAGE, count))
         writes = [StateWrite(f"run/{run}/key-{n:09}", b'{"n":%d}' % n) for n in keys]
         await app.store.commit([Unit(f"fill-{start}", state=writes)])
 

@@ -20,10 +20,10 @@ from penstock.worker import channel
 
 # Two sizes, and by how many MB their memory may differ.
 SIZES = {
-    "enqueue_many": (20_000, 60_000, 45),
-    "list": (50_000, 100_000, 15),
-    "export": (50_000, 150_000, 26),
-    "sweep": (50_000, 100_000, 15),
+    "enqueue_many": (12_000, 36_000, 28),
+    "list": (30_000, 90_000, 15),
+    "export": (50_000, 150_000, 31),
+    "sweep": (30_000, 60_000, 15),
 }
 
 

@@ -77,7 +77,7 @@ def test_jobs_with_an_order_key_wait_for_each_other(penstock: Callable) -> None:
             "priority must be a whole number from 0 (first) to 2,097,151, got -1",
             "bad_priority",
         ),
-        (["mail", "--name", "check", "--input", "7"], "the input of check does not match", "schema_violation"),
+        (["mail", "--name", "check", "--input", "7"], "the input of 'check' does not match", "schema_violation"),
         (
             ["pictures", "--url", ":memory:"],
             "is in memory and is lost when this command ends. Use a file",

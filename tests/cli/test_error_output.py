@@ -37,7 +37,11 @@ from penstock.cli.commands import run
         (["rnu"], 'Did you mean "run"', "usage"),
         (["run", "greet", "--dir", "nope"], "folder 'nope' not found", "config_error"),
         (["run", "greet", "--url", "nonsense"], "unsupported store URL", "bad_setting"),
-        (["run", "greet", "--url", "sqlite:///workers"], "cannot write workers", "store_unavailable"),
+        (
+            ["run", "greet", "--url", "sqlite:///workers"],
+            "workers is a folder, not a file; name a file in it",
+            "store_unavailable",
+        ),
         (["runs", "--url", "sqlite:///nope.db"], "no store at nope.db", "not_found"),
         (["worker", "--concurrency", "0"], "at least 1", "bad_setting"),
         (["events", "x", "--after", "7"], "invalid event id '7'", "bad_id"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from penstock import App, Node
@@ -262,3 +263,23 @@ def test_the_state_of_a_run(penstock: Callable) -> None:
     assert "[unknown_run]" in penstock("state", "set", "a", "1", "--run", "nope").err
     assert "a state key must have 1 to 500 characters" in penstock("state", "set", "x" * 501, "1").err
     assert "invalid duration 'soon'" in penstock("state", "set", "a", "1", "--ttl", "soon").err
+
+
+def test_a_job_that_cannot_be_decoded_is_shown(penstock: Callable, project: Path) -> None:
+    (bad,) = enqueue("a")
+    (file,) = project.rglob("*.db")
+    connection = apsw.Connection(str(file))
+    connection.execute("UPDATE jobs SET payload = ? WHERE id = ?", (b"{oops", bad))
+    connection.close()
+    waiting = penstock("jobs", "show", bad, "--json").json
+    assert waiting["input"] is None
+    assert waiting["unreadable"].startswith("the input must be valid JSON, got 5 bytes")
+    work()
+    assert penstock("jobs", "show", bad, "--json").json["error"].startswith("the input must be valid JSON")
+    assert "the input must be valid JSON" in penstock("jobs", "show", bad).out
+    assert [row["id"] for row in rows(penstock("jobs", "list", "pictures", "--state", "failed", "--json"))] == [bad]
+    (listed,) = rows(penstock("dlq", "list", "pictures", "--json"))
+    assert listed["id"] == f"{bad}.dlq"
+    assert "the input must be valid JSON" in penstock("dlq", "show", bad).out
+    assert "1 in pictures-dlq" in penstock("doctor").out
+    assert "redrive it with another input" in penstock("dlq", "redrive", bad).out + penstock("dlq", "redrive", bad).err

@@ -476,7 +476,7 @@ def test_an_async_condition_is_refused(name: str) -> None:
     async def later(event: Any) -> bool:
         return False
 
-    with pytest.raises(DefinitionError, match=f"the {name} of 'x' must be a plain function"):
+    with pytest.raises(DefinitionError, match=f"`{name}` of the subscription to 'x' must be a `def` function"):
 
         @step(on="x", **{name: later})
         async def work() -> None: ...

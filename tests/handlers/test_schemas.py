@@ -90,7 +90,7 @@ async def test_an_invalid_input_from_an_event_is_a_permanent_failure(app: Any, s
         events = [(e.kind, e.step) for e in await a.stream(run) if e.step == "typed"]
         assert events == [("step.started", "typed"), ("schema.error", "typed"), ("step.failed", "typed")]
         error = (await a.events_of(run, "schema.error"))[0]
-        assert "the input of typed" in error.data["message"]
+        assert "the input of 'typed'" in error.data["message"]
         assert error.meta["attempt"] == 1
         failed = (await a.events_of(run, "step.failed"))[0].data
         assert (failed["code"], failed["willRetry"]) == ("schema_violation", False)
@@ -110,7 +110,7 @@ async def test_an_invalid_result_is_a_permanent_failure(app: Any, schema: Any) -
         assert await a.run_for_result("typed", {"id": 1}) == {"id": 1}
         run, status = await a.run_to_end("typed", {"id": None})
         assert status == "failed"
-        assert "the result of typed" in (await a.events_of(run, "schema.error"))[0].data["message"]
+        assert "the result of 'typed'" in (await a.events_of(run, "schema.error"))[0].data["message"]
         assert "after" not in await a.kinds(run)
 
 
@@ -235,7 +235,7 @@ async def test_a_result_that_cannot_be_stored_is_a_permanent_failure(memory: Any
         assert status == "failed"
         failed = (await a.events_of(run, "step.failed"))[0].data
         assert (failed["code"], failed["willRetry"]) == (code, False)
-        assert "the result of odd" in failed["error"]
+        assert "the result of 'odd'" in failed["error"]
         assert await a.run_for_result("fine") == "fine"
 
 

@@ -119,6 +119,8 @@ async def mailbox(app_factory: Any, caplog: pytest.LogCaptureFixture) -> AsyncIt
     @job(queue=QUEUE)
     async def send(ctx: Any) -> str:
         calls.append(ctx.job_id)
+        if ctx.job_id == "large":
+            raise ValueError("too large")
         if ctx.job_id == "slow":
             await asyncio.sleep(3600)
         return "sent"
@@ -366,4 +368,16 @@ async def test_children_that_cannot_be_read_stop_no_parent(mailbox: Mailbox) -> 
         row = await mailbox.ended(f"parent-{n}")
         assert row.attempt == 1
     assert len(await mailbox.app.jobs.children("odd")) == 3
+    await mailbox.check_alive()
+
+
+async def test_a_job_too_large_for_a_dead_letter_fails_once(mailbox: Mailbox) -> None:
+    mailbox.write(b"bad", {**GOOD, b"name": b"x" * 300_000, b"data": b"{oops"})
+    mailbox.write(b"large", {**GOOD, b"name": b"fail", b"data": b'"' + b"x" * 300_000 + b'"'})
+    mailbox.write_good("good")
+    await mailbox.wait_for("good")
+    for id in ("bad", "large"):
+        row = await mailbox.ended(id)
+        assert (id, row.state, row.failures, row.attempt) == (id, JobState.FAILED, 1, 1)
+    assert "too many" in ((await mailbox.app.dead_letters.get("large")).unreadable or "")
     await mailbox.check_alive()

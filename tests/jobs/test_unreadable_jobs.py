@@ -10,11 +10,13 @@ import asyncpg
 import pytest
 from redis import Redis
 
-from penstock import flow, job
+from penstock import Permanent, flow, job
 from penstock.app.diagnosis import diagnose
+from penstock.core.errors import UnreadableJob
 from penstock.core.payload import show_stored
 from penstock.durable.session import LOOK_BACK
-from penstock.ports.unit import DELIVER, DELIVERIES, EMIT, START, JobState, NewJob, Unit
+from penstock.ports.unit import DELIVER, DELIVERIES, EMIT, START, Claim, JobState, NewJob, Unit
+from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
 DEEP = b"[" * 5000 + b"]" * 5000
@@ -199,3 +201,60 @@ async def test_a_started_event_that_cannot_be_decoded_stops_no_claim(
                 for id in pair:
                     assert await a.jobs.result(id, timeout=20) == "sent"
                     assert (await a.store.job(id)).attempt == 1
+
+
+async def test_functions_of_a_redrive_that_need_the_input_pass_letters_without_one(
+    shared: Any, stored: StoredJobs
+) -> None:
+    @job(queue="mail")
+    async def send(input: Any) -> str:
+        if input["to"] == "nobody":
+            raise Permanent("no such address")
+        return "sent"
+
+    async with shared(send) as a:
+        ids = [await a.enqueue("mail", {"to": "nobody"}) for _ in range(2)]
+        await stored.overwrite(ids[0], "payload", DEEP)
+        async with a.workers.background():
+            for id in ids:
+                await a.wait_for_state(id, "failed")
+            letters = f"{ids[0]}.dlq", f"{ids[1]}.dlq"
+            done = await a.dead_letters.redrive_all("mail", where=lambda one: one.original_data["to"] == "somebody")
+            assert (done.sent, done.refused) == ({}, {})
+            done = await a.dead_letters.redrive_all("mail", change=lambda data: {**data, "to": "eve"})
+            assert ([*done.sent], [*done.refused]) == ([letters[1]], [letters[0]])
+            done = await a.dead_letters.redrive_all("mail", change=lambda _: {"to": "eve"})
+            assert await a.jobs.result(done.sent[letters[0]], timeout=20) == "sent"
+
+
+@pytest.mark.parametrize(("problem", "attempts"), [(UnreadableJob("junk"), 1), (RuntimeError("a bug"), 3)])
+async def test_a_claim_that_cannot_be_opened_is_given_up(
+    app: Any, clock: FakeClock, problem: Exception, attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once if it can never be opened, else when it has failed as often as a job may crash its workers."""
+
+    @job(queue="mail")
+    async def send(input: Any) -> Any:
+        return input
+
+    async with app(send, clock=clock, max_crashes=2) as a:
+        ids = [await a.enqueue("mail", name, key=name, order_key="k") for name in ("bad", "good")]
+        opened, open_claim = [], a._engines.open
+
+        def fail(claim: Claim) -> Any:
+            if claim.job != "bad":
+                return open_claim(claim)
+            opened.append(claim.attempt)
+            raise problem
+
+        monkeypatch.setattr(a._engines, "open", fail)
+        async with a.workers.background():
+            for n in range(1, attempts):
+                await until(lambda n=n: opened == [*range(1, n + 1)], 20)
+                a.advance_clock("31s")
+            row = await a.wait_for_state(ids[0], "failed")
+            assert await a.jobs.result(ids[1], timeout=20) == "good"
+        assert opened == [*range(1, attempts + 1)]
+        assert show_stored(row.error)["name"] == type(problem).__name__
+        (failed,) = await a.job_events("mail", "job.failed")
+        assert (failed.subject, failed.data["willRetry"]) == ("bad", False)

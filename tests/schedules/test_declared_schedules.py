@@ -162,7 +162,7 @@ def test_an_invalid_declared_schedule_names_its_file(schedule: Any, error: str) 
 
 
 def test_the_input_of_a_schedule_is_validated() -> None:
-    with pytest.raises(DefinitionError, match="the input of typed"):
+    with pytest.raises(DefinitionError, match="the input of 'typed'"):
 
         @flow("typed", input_schema={"type": "object"}, schedule={"every": "1h", "input": 5})
         async def typed(input: Any) -> None: ...

@@ -371,7 +371,7 @@ async def test_a_schedule_with_an_invalid_target_is_not_stored(memory: Any) -> N
     async def typed_job(input: int) -> None: ...
 
     async with memory(typed, typed_job) as a:
-        with pytest.raises(SchemaViolation, match="the input of typed"):
+        with pytest.raises(SchemaViolation, match="the input of 'typed'"):
             await a.schedules.add("s", flow="typed", every="1h", input={"on": 1})
         with pytest.raises(SchemaViolation, match="typed_job"):
             await a.schedules.add("s", queue="typed-jobs", every="1h", input="x")

@@ -79,7 +79,9 @@ async def test_a_function_of_the_definition_that_raises_while_recording(app: Any
     async with app(first, second) as a, a.workers.background():
         run, status = await a.run_to_end("main")
         (failed,) = await a.events_of(run, "step.failed")
-        assert (status, failed.step, failed.data["name"]) == ("failed", "first", "KeyError")
+        assert (status, failed.step, failed.data["name"]) == ("failed", "first", "BadArgument")
+        assert "the rate_key function of second" in failed.data["error"]
+        assert "KeyError: 'missing'" in failed.data["error"]
     assert ran == [1]
 
 

@@ -108,7 +108,7 @@ class DeadLetters:
 
         Args:
             queue: The queue whose jobs failed.
-            where: Redrive only those for which this function returns true. Letters without a readable input are left.
+            where: Redrive only those for which this function returns true. Letters without a readable input have None.
             change: Function that returns the new input for a recorded one.
             limit: Maximum number to redrive.
         """
@@ -125,10 +125,7 @@ class DeadLetters:
             if row is None:
                 done.refused[id] = GONE
                 continue
-            letter = read_dead_letter(row)
-            is_changed = change is not None and letter.unreadable is None
-            payload = pack(change(letter.original_data)) if change is not None and is_changed else None
-            await self._redrive(row, done, payload)
+            await self._redrive(row, done, None if change is None else _change_input(read_dead_letter(row), change))
         return done
 
     async def discard(self, id: str) -> bool:
@@ -257,8 +254,23 @@ class DeadLetters:
 
 
 def _matches(letter: DeadLetter, where: Callable[[DeadLetter], bool]) -> bool:
-    """Return whether a letter is selected. The function may read its input: one without input matches nothing."""
-    return letter.unreadable is None and where(letter)
+    """Return whether a letter is selected. One without input is not, if the function needs the input."""
+    try:
+        return where(letter)
+    except Exception:
+        if letter.unreadable is None:
+            raise
+        return False
+
+
+def _change_input(letter: DeadLetter, change: Callable[[Any], Any]) -> bytes | None:
+    """Return the new input of a letter; None for one without input, if the function needs the input."""
+    try:
+        return pack(change(letter.original_data))
+    except Exception:
+        if letter.unreadable is None:
+            raise
+        return None
 
 
 def _letter_id(id: str) -> str:

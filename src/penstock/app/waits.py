@@ -104,7 +104,7 @@ def describe_wait(wait: WaitView, bodies: EventBodies) -> str:
         match = f" {msgspec.json.encode(bodies.redact_value(wait.match)).decode()}" if wait.match else ""
         what = f"event {wait.event}{match}"
     else:
-        what = f"trigger {wait.name}"
+        what = f"trigger {wait.name!r}"
     return f"waiting for {what}" + (f" until {wait.until}" if wait.until is not None else "")
 
 

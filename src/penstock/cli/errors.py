@@ -12,7 +12,7 @@ from typing import NamedTuple
 from cyclopts import App, CycloptsError, UnknownCommandError, UnusedCliTokensError
 
 from ..core.errors import PenstockError
-from ..core.text import escape_json, escape_lines
+from ..core.text import escape_json, escape_line, escape_lines
 from .argv import CommandLine, has_flag, input_option, split_command_line
 
 EXIT_OK, EXIT_FAILED, EXIT_ERROR, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 2, 70, 130
@@ -65,7 +65,7 @@ def print_error(format: ErrorFormat, message: str, code: str, hint: str = "") ->
     if not format.json:
         if format.debug:
             warn(traceback.format_exc().rstrip())
-        warn(f"error: {message}{hint and ' '}{hint} [{code}]")
+        warn(escape_line(f"error: {message}{hint and ' '}{hint} [{code}]"))
         return
     error = {"code": code, "message": message}
     if hint:

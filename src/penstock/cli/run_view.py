@@ -246,7 +246,7 @@ def _describe_wait(type_: str | None, data: dict[str, Any], now_ms: int) -> str:
             match = f" {one_line(data['match'])}" if data.get("match") else ""
             return f"waiting for event {data.get('eventKind')}{match}{left}"
         case _:
-            return f"waiting for trigger {data.get('name') or data.get('triggerId')}{left}"
+            return f"waiting for trigger {(data.get('name') or data.get('triggerId'))!r}{left}"
 
 
 def _time_left(until: Any, now_ms: int) -> str:

@@ -101,10 +101,15 @@ def _json_schema(schema: dict[str, Any], what: str) -> Validator:
             found = problem.value if problem.rule == "required" and isinstance(problem.value, dict) else {}
             missing = [name for name in problem.rule_definition if name not in found] if found else []
             hint = _hint_at_misspelt(missing, found, (problem.definition or {}).get("properties", ()))
-            raise SchemaViolation(f"{what} does not match its schema: {problem.message}{hint}") from None
+            raise SchemaViolation(f"{what} does not match its schema: {_name_value(problem.message)}{hint}") from None
         return value
 
     return check
+
+
+def _name_value(message: str) -> str:
+    """Return a message of fastjsonschema, which calls the whole value `data` and a field `data.name`."""
+    return message.removeprefix("data.") if message.startswith("data.") else message.replace("data", "the value", 1)
 
 
 def _pydantic(model: Any, what: str) -> Validator:
@@ -116,7 +121,10 @@ def _pydantic(model: Any, what: str) -> Validator:
             detail = str(problem)
             if errors is not None:
                 detail = "; ".join(
-                    f"{'.'.join(map(str, e['loc'])) or 'value'}: {_describe(e, model)}" for e in errors()
+                    f"field {'.'.join(map(str, e['loc']))!r}: {_describe(e, model)}"
+                    if e["loc"]
+                    else _describe(e, model)
+                    for e in errors()
                 )
             raise SchemaViolation(f"{what} does not match {model.__name__}: {detail}") from None
 
@@ -205,4 +213,4 @@ def _describe_unknown(key: str, known: Iterable[str], what: str, path: tuple[str
     names = list(known)
     hint = did_you_mean(key, names) or f"known fields: {', '.join(names) or 'none'}"
     place = f" at {'.'.join(path)}" if path else ""
-    return f"{what} has an unknown field {key!r}{place}; {hint} (unknown_fields='ignore' accepts it)"
+    return f"{what} has an unknown field {key!r}{place}; {hint} (unknown_fields='ignore' accepts unknown fields)"

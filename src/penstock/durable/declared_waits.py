@@ -114,7 +114,7 @@ def read_await(value: Await | Mapping[str, Any] | None, option: str = "wait") ->
         return value
     if not isinstance(value, Mapping):
         raise DefinitionError(
-            f'{option} must be a mapping with a type of time, event or trigger, such as {{"type": "time", '
+            f'`{option}` must be a mapping whose `type` is time, event or trigger, such as {{"type": "time", '
             f'"delay": "1h"}}, got {shorten(value)}'
         )
     options = rename_keys(value, _KEYS, option, aliases=_ALIASES)

@@ -152,8 +152,8 @@ class Journal:
         if entry.kind != kind:
             raise self.make_error(
                 NonDeterminism,
-                f"{key} was recorded as {_call(entry.kind)} and is now {_call(kind)}. Use a new name for the new "
-                "call, so that runs in progress keep what they recorded",
+                f"the durable call {key} was recorded as {_call(entry.kind)}, and the code now makes it with "
+                f"{_call(kind)}. Give the new call another name, so that runs in progress keep what they recorded",
             )
         if entry.ord < self.position:
             raise self.make_error(

@@ -124,7 +124,7 @@ class TriggerCommands:
 
     def _check_state(self, row: WaitRow) -> None:
         problems: dict[str, TriggerError] = {
-            "resolved": TriggerUsed(f"trigger {row.id} was already fired; a token works only once"),
+            "resolved": TriggerUsed(f"trigger {row.id} was already fired; a trigger can be fired once"),
             "expired": TriggerExpired(f"trigger {row.id} has expired; the step continued without it"),
             "cancelled": TriggerCancelled(f"trigger {row.id} was cancelled; the step or the run has ended"),
         }

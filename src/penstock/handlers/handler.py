@@ -82,10 +82,10 @@ class Handler:
         annotation, passes = _read_signature(self.fn, parameters, self.where)
         schema = self.input_schema if self.input_schema is not None else annotation
         checks = (
-            make_validator(schema, f"the input of {self.name}", unknown_fields=self.unknown_fields or "refuse")
+            make_validator(schema, f"the input of {self.name!r}", unknown_fields=self.unknown_fields or "refuse")
             if schema is not None
             else None,
-            make_validator(self.output_schema, f"the result of {self.name}")
+            make_validator(self.output_schema, f"the result of {self.name!r}")
             if self.output_schema is not None
             else None,
         )
@@ -137,7 +137,7 @@ class Handler:
         try:
             self.check_input(value)
         except SchemaViolation as problem:
-            text = str(problem).replace(f"the input of {self.name}", f"the input of {what}", 1)
+            text = str(problem).replace(f"the input of {self.name!r}", f"the input of {what}", 1)
             hint = "" if value is not None else "; pass input=, or --input on the command line"
             raise SchemaViolation(text + hint) from None
 

@@ -141,14 +141,15 @@ def read_kinds(name: str, value: Sequence[str] | str | None, where: str | None =
         return None
     if isinstance(value, Mapping) or not isinstance(value, str | list | tuple | set | frozenset):
         raise DefinitionError(
-            f'{name} must be the kind of an event such as "order.paid", or a list of kinds, got {shorten(value)}',
+            f'`{name}` must be an event kind such as "order.paid", or a list of kinds, got {shorten(value)}',
             where=where,
         )
     kinds = (value,) if isinstance(value, str) else tuple(value)
     for kind in kinds:
         if not isinstance(kind, str) or not kind:
             raise DefinitionError(
-                f"each event kind in {name} must be words separated by dots, such as 'order.paid', got {shorten(kind)}",
+                f"each event kind in `{name}` must be words separated by dots, such as 'order.paid', got "
+                f"{shorten(kind)}",
                 where=where,
             )
     return kinds

@@ -36,7 +36,8 @@ class Subscription:
             # It is called inside a commit and not awaited: a coroutine would always count as true.
             if inspect.iscoroutinefunction(value):
                 raise DefinitionError(
-                    f"the {name} of {self.kind!r} must be a plain function of the event, got an async function"
+                    f"`{name}` of the subscription to {self.kind!r} must be a `def` function that takes the event, got "
+                    "an async function"
                 )
             if value is not None and not callable(value) and not (name == "when" and isinstance(value, Mapping)):
                 other = ", or a mapping that its data must contain" if name == "when" else ""
@@ -61,14 +62,14 @@ def read_subscription_list(subscriptions: Any, where: str) -> list[Subscription]
     """Read a list of subscriptions, or None."""
     if subscriptions is not None and not isinstance(subscriptions, list | tuple):
         raise DefinitionError(
-            f'subscriptions must be a list such as [Subscription("order.paid")], got {shorten(subscriptions)}',
+            f'`subscriptions` must be a list such as [Subscription("order.paid")], got {shorten(subscriptions)}',
             where=where,
         )
     return [read_subscription(item, where) for item in subscriptions or ()]
 
 
 def read_subscription(item: Subscription | Mapping[str, Any] | str, where: str) -> Subscription:
-    """Read a subscription as the specs write it: {eventKind, when?, map?}."""
+    """Read a subscription: a kind, or a mapping such as {"kind": "order.paid", "when": {...}}."""
     if isinstance(item, Subscription):
         return item
     if isinstance(item, str):
@@ -87,7 +88,7 @@ def read_start_on(value: Any, where: str) -> tuple[Subscription, ...]:
     items = [value] if isinstance(value, str | Subscription | Mapping) else value or ()
     if not isinstance(items, list | tuple | set | frozenset):
         raise DefinitionError(
-            f'start_on must be the kind of an event such as "order.paid", or a list of kinds, got {shorten(value)}',
+            f'`start_on` must be an event kind such as "order.paid", or a list of kinds, got {shorten(value)}',
             where=where,
         )
     found = tuple(read_subscription(item, where) for item in items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 BATCH_SIZE = 500  # 10 to 40 ms of a server
+MAX_LEASE_MS = 3_650 * 86_400_000  # no worker has a longer lease: one that ends later is damaged
 
 
 class Batch:

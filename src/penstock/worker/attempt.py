@@ -225,7 +225,7 @@ class Attempt:
 
     def _pack_result(self, value: Any) -> bytes:
         handler = self.work.handler
-        data = pack(value, f"the result of {handler.name}")
+        data = pack(value, f"the result of {handler.name!r}")
         if handler.has_output_schema:
             handler.check_output(value if data == NULL else unpack(data))
         return data

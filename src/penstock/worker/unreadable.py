@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ..commit.runtime import Runtime
-from ..core.errors import UnreadableJob
+from ..core.errors import PayloadError
 from ..core.events import EventBody
 from ..core.payload import describe_stored
 from ..ports.unit import Claim, Dead, NewEvent, Unit
@@ -20,9 +20,9 @@ def mark_options(claim: Claim, problem: Exception) -> Claim:
     return msgspec.structs.replace(claim, unreadable=claim.unreadable or why)
 
 
-def is_unreadable(problem: Exception) -> bool:
-    """Return whether an error means that stored bytes cannot be decoded, now or later."""
-    return isinstance(problem, UnreadableJob | msgspec.MsgspecError | UnicodeError | RecursionError)
+def is_permanent(problem: Exception) -> bool:
+    """Return whether an error means that what is stored cannot be decoded or recorded, now or later."""
+    return isinstance(problem, PayloadError | msgspec.MsgspecError | UnicodeError | RecursionError)
 
 
 async def build_bare_end(runtime: Runtime, claim: Claim, problem: Exception) -> Unit:

@@ -24,7 +24,7 @@ from .outcomes import Engine, JobReturn
 from .polling import ClaimPoller
 from .quarantine import Quarantine, alone_memo
 from .recording import record_result, report_end, report_start
-from .unreadable import build_bare_end, is_unreadable
+from .unreadable import build_bare_end, is_permanent
 from .work_scope import WorkScope
 
 log = logging.getLogger("penstock.worker")
@@ -242,7 +242,7 @@ class Worker:
         is claimed again."""
         log.error("attempt %d of %s could not be recorded", claim.attempt, claim.job, exc_info=problem)
         tries = UNKNOWN_KIND_TRIES if isinstance(problem, UnknownKind) else max(self._services.max_crashes, 1)
-        if isinstance(problem, StoreError) or not (is_unreadable(problem) or claim.crashes >= tries):
+        if isinstance(problem, StoreError) or not (is_permanent(problem) or claim.crashes >= tries):
             return False
         try:
             unit = await build_bare_end(self._runtime, claim, problem)

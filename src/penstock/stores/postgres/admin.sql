@@ -395,6 +395,13 @@ DELETE FROM penstock.dedupe_keys WHERE job = ANY ($1) AND until IS NULL;
 DELETE FROM penstock.rates WHERE (queue, key) IN (
   SELECT queue, key FROM penstock.rates WHERE until <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED);
 
+-- name: expire_damaged_leases
+UPDATE penstock.jobs SET lease = $2 WHERE queue = $1 AND state = 2 AND (lease IS NULL OR lease > $3);
+
+-- name: date_finished_jobs
+UPDATE penstock.jobs SET finished = 0
+WHERE queue = $1 AND state IN (4, 5, 6) AND state >= 4 AND run IS NULL AND finished IS NULL;
+
 -- name: expired_holds
 DELETE FROM penstock.queue_holds WHERE queue IN (SELECT queue FROM penstock.queue_holds WHERE until <= $1 LIMIT $2);
 

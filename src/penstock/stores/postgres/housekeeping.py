@@ -7,7 +7,7 @@ from typing import Any
 
 from ...ports.store import Retention
 from ...ports.unit import DELIVERIES
-from ..batches import Batch
+from ..batches import MAX_LEASE_MS, Batch
 from .address import Address
 from .admin import delete as delete_jobs
 from .connection import Connection
@@ -58,6 +58,9 @@ async def _delete(connection: Connection, statement: str, which: object, batch: 
 async def _sweep_queue(
     connection: Connection, sql: Statements, queue: str, what: Retention, now: int, batch: Batch
 ) -> set[str]:
+    # Rows with impossible times would stay for ever.
+    await connection.execute(sql.expire_damaged_leases, queue, now, now + MAX_LEASE_MS)
+    await connection.execute(sql.date_finished_jobs, queue)
     last = ((what.jobs_before or 0) - 1, LAST_PK)
     counts = (what.keep_jobs, what.keep_deliveries if queue == DELIVERIES else None)
     keep = min((count for count in counts if count is not None), default=None)

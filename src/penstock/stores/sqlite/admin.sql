@@ -248,6 +248,12 @@ DELETE FROM jobs WHERE pk IN (
   WHERE queue = ? AND state IN (4, 5, 6) AND state >= 4 AND run IS NULL AND (finished, pk) <= (?, ?) LIMIT ?)
 RETURNING coalesce(scope, id), id;
 
+-- name: expire_damaged_leases
+UPDATE jobs SET lease = ?2 WHERE queue = ?1 AND state = 2 AND (lease IS NULL OR lease > ?3);
+
+-- name: date_finished_jobs
+UPDATE jobs SET finished = 0 WHERE queue = ? AND state IN (4, 5, 6) AND state >= 4 AND run IS NULL AND finished IS NULL;
+
 -- name: delete_job_memos
 DELETE FROM memos WHERE scope IN (SELECT value FROM json_each(?)) AND NOT EXISTS (
   SELECT 1 FROM jobs WHERE id = memos.scope OR (id > memos.scope || '.' AND id < memos.scope || '/'));

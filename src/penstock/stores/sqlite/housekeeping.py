@@ -8,7 +8,7 @@ import apsw
 
 from ...ports.store import Retention
 from ...ports.unit import DELIVERIES
-from ..batches import Batch
+from ..batches import MAX_LEASE_MS, Batch
 from .events import trim
 from .retention import delete_jobs
 from .statements import ADMIN as SQL
@@ -38,7 +38,7 @@ def last_to_delete(cursor: apsw.Cursor, what: Retention) -> LastToDelete:
         keep = min((count for count in counts if count is not None), default=None)
         if keep is not None:
             surplus = cursor.execute(SQL.last_surplus_job, (queue, keep)).fetchone()
-            last = max(last, surplus or last)
+            last = max(last, surplus if surplus and surplus[0] is not None else last)
         jobs[str(queue)] = last
     return LastToDelete(run, jobs)
 
@@ -57,6 +57,9 @@ def sweep(
         if not _delete_run(cursor, str(run), str(kind), namespace, batch):
             break
     for queue, finished in last.jobs.items():
+        # Rows with impossible times would stay for ever.
+        cursor.execute(SQL.expire_damaged_leases, (queue, now, now + MAX_LEASE_MS))
+        cursor.execute(SQL.date_finished_jobs, (queue,))
         values = (queue, *finished, batch.room("jobs"))
         batch.add("jobs", delete_jobs(cursor, SQL.delete_old_jobs, values, now, touched))
     for stream in (*(f"{namespace}:queue:{queue}" for queue in last.jobs), f"{namespace}:global"):

@@ -85,7 +85,7 @@ CREATE INDEX jobs_ordered ON jobs (queue, order_key, pk) WHERE state < 4 AND ord
 CREATE TABLE store_info (         -- facts about the whole store: its namespace
   name  TEXT PRIMARY KEY,
   value TEXT NOT NULL
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 
 CREATE TABLE queues (
   name   TEXT PRIMARY KEY,

@@ -39,6 +39,16 @@ class HousekeepingContract(StoreUnderTest):
         assert {**gone, "others": 0} == {"runs": 0, "jobs": 0, "events": 0, "states": 0, "others": 0}
         assert await take_snapshot(store) == before
 
+    async def test_a_lease_that_would_last_for_ever_expires(self, store: Store) -> None:
+        """A damaged time must not keep a job from being claimed again."""
+        await add(store, job("j"), job("k"))
+        (damaged,) = await claim(store, limit=1, lease="7300d")
+        good = await claim_one(store)
+        await store.sweep(Retention())
+        again = await claim_one(store)
+        assert (again.job, again.crashes) == (damaged.job, 1)
+        assert isinstance(await apply(store, unit(claim=good, outcome=Completed())), Committed)
+
     async def test_finished_jobs_by_age(self, store: Store, clock: FakeClock) -> None:
         await _done(store, "old")
         clock.advance("1h")

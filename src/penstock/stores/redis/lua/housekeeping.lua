@@ -212,6 +212,14 @@ local function remove_ended_rates(base)
   end
 end
 
+-- Expire leases that end later than any worker's: they would last for ever.
+local MAX_LEASE_MS = 3650 * 86400000
+local function expire_damaged_leases(base)
+  for _, id in ipairs(call('ZRANGEBYSCORE', base .. 'nq:leases', now + MAX_LEASE_MS, '+inf', 'LIMIT', 0, 1000)) do
+    call('ZADD', base .. 'nq:leases', 'XX', now, id)
+  end
+end
+
 local function remove_older(set, before)
   local count = math.min(call('ZCOUNT', set, '-inf', before), room('others'))
   if count > 0 then add('others', call('ZREMRANGEBYRANK', set, 0, count - 1)) end
@@ -226,6 +234,7 @@ local function sweep(limits)
     sweep_jobs(queue, limits.jobs_before, queue == 'penstock-events' and limits.keep_deliveries or limits.keep_jobs)
     add('events', trim(NS .. 'queue:' .. queue, keep_events, events_before, room('events')))
     remove_ended_rates(base_key(queue))
+    expire_damaged_leases(base_key(queue))
   end
   add('events', trim(NS .. 'global', keep_events, events_before, room('events')))
   for _, key in ipairs(call('ZRANGEBYSCORE', NS .. 'states:due', '-inf', now, 'LIMIT', 0, room('states'))) do

@@ -39,11 +39,10 @@ local function to_count(text)
 end
 
 -- Return the text of an error. Raise it again if the server caused it, and no key of another program.
-local SERVER_ERRORS = {'OOM ', 'LOADING ', 'READONLY ', 'MASTERDOWN ', 'CLUSTERDOWN ', 'NOPERM ', 'NOREPLICAS ', 'MISCONF ',
-  "The user executing the script can't"}
 local function read_failure(failure)
   local text = type(failure) == 'table' and failure.err or tostring(failure)
-  for _, word in ipairs(SERVER_ERRORS) do
+  for _, word in ipairs({'OOM ', 'LOADING ', 'READONLY ', 'MASTERDOWN ', 'CLUSTERDOWN ', 'NOPERM ', 'NOREPLICAS ',
+    'MISCONF ', "The user executing the script can't"}) do
     if string.find(text, word, 1, true) then error(text, 0) end
   end
   return text

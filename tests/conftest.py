@@ -171,6 +171,17 @@ def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def new_url(shared_url: str, tmp_path: Path) -> Callable[[], str]:
+    """Return a function that returns the URL of another empty store of the same kind as `shared_url`."""
+    kind = {"sqlite": "file", "postgresql": "postgres"}.get(shared_url.partition(":")[0], "redis")
+
+    def make() -> str:
+        return STORE_URLS[kind](Path(tempfile.mkdtemp(dir=tmp_path)))
+
+    return make
+
+
+@pytest.fixture
 def shared(shared_url: str, no_polling: None) -> Callable[..., AppHarness]:
     """Return a factory of Apps that share one store, for every store that can be shared."""
     return apps_at(shared_url)

@@ -1,7 +1,7 @@
 """All errors of Penstock: `from penstock.errors import RunFailed`. docs/errors.md explains them."""
 
 from .app.app import NotOpen
-from .app.export import BadExport
+from .app.export_format import BadExport
 from .context.state import StateConflict, StateContention
 from .core.errors import (
     AttemptTimeout,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock import App, SyncApp, flow, step
-from penstock.app.export import BadExport
+from penstock.app.export_format import BadExport
 from penstock.core.errors import BadArgument, ConfigError, RunError, UnknownRun
 from penstock.core.ids import step_job_id
 from penstock.ports.unit import NewJob
@@ -220,7 +220,7 @@ async def test_stores_that_cannot_be_opened_a_second_time(memory: Any, tmp_path:
         line = await a.runs.export(await a.start("shop", 1, key="first"))
         with pytest.raises(RunError, match="already exists in this store"):
             await a.runs.import_(line)
-        line = line.replace(b'"first"', b'"other"')
+        line = line.replace(b'"first', b'"other')
         with pytest.raises(ConfigError, match=r"cannot be imported into ':memory:', .* Use a file, such as App"):
             await a.runs.import_(line)
         with pytest.raises(UnknownRun, match="no run with id 'nope'"):

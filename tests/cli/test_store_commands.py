@@ -41,7 +41,7 @@ def test_doctor_finds_no_problem(penstock: Callable) -> None:
     assert answer["ok"]
     names = [check["name"] for check in answer["checks"]]
     assert names == [
-        *("versions", "settings", "worker files", "store", "clock", "disk", "runs", "queues", "dead letters"),
+        *("versions", "settings", "worker files", "store", "clock", "disk", "runs", "events", "queues", "dead letters"),
     ]
 
 
@@ -70,7 +70,7 @@ def test_doctor_finds_problems(penstock: Callable, project: Path) -> None:
     assert "✗ worker files" in answer.out
     assert "no_such_module" in answer.out
     assert "queue greet is paused with 1 waiting" in answer.out
-    assert "2 of 9 checks failed [checks_failed]" in answer.err
+    assert "2 of 10 checks failed [checks_failed]" in answer.err
 
 
 @pytest.mark.parametrize("options", [[], ["--delay", "1h"]], ids=["now", "later"])

@@ -177,10 +177,10 @@ async def test_a_trigger(kit: Any) -> None:
         run = await app.start(ask, None)
         await app.settle()
         (wait,) = await app.waits.list(run=run)
-        await app.waits.fire(await app.waits.token(wait.id), {"password": "aaa"})
+        await app.waits.fire(await app.waits.token(wait.id), {"password": "zzz"})
         await app.finish(run)
-        assert await app.result(run) == {"password": "aaa"}
-        assert "aaa" not in str(await app.events.read_all(f"nq:trigger:{wait.id}"))
+        assert await app.result(run) == {"password": "zzz"}
+        assert "zzz" not in str(await app.events.read_all(f"nq:trigger:{wait.id}"))
 
 
 SECRET = {"password": "aaa", "card": {"number": "4111"}}

@@ -136,6 +136,35 @@ async def test_an_unreadable_row_is_skipped(apps: Apps, customer: Customer, capl
         assert await orders(app) == [0, 1]
 
 
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "junk",
+        "[]",
+        "7",
+        '{"id":"a","events":[{"stream":"nq:global","body":"anVuaw==","kind":"a"}]}',
+        '{"id":"a","events":[{"stream":"nq:global","body":"e30="}]}',
+        '{"id":"a","events":[{"stream":5,"body":"e30="}]}',
+        '{"id":"a","jobs":[{"id":"j","queue":"mail","name":"send","payload":"anVuaw=="}]}',
+        '{"id":"a","run":{"id":"r","expect":0,"record":"anVuaw==","flow":"f","status":"running"}}',
+        "[" * 5000,
+    ],
+)
+async def test_a_row_that_was_changed_is_skipped(memory: Apps, tmp_path: Path, connect: Any, unit: str) -> None:
+    customer = await connect(Asyncpg, postgres(another_database()))
+    await customer.do("DROP TABLE IF EXISTS penstock_outbox")
+    async with memory(*HANDLERS) as app:
+        await app.outbox.create(customer.tx)
+        await make_orders(app, customer, 1)
+        await customer.begin()
+        await customer.do(f"UPDATE penstock_outbox SET unit = '{unit}'")
+        await customer.commit()
+        await make_orders(app, customer, 2)
+        assert await app.outbox.drain(customer.outbox) == 2
+        assert await orders(app) == [0, 1]
+        assert not any(item.event.is_unreadable for item in await app.store.feed(""))
+
+
 async def test_reconnecting(memory: Apps, tmp_path: Path, connect: Any, caplog: pytest.LogCaptureFixture) -> None:
     customer = await connect(Asyncpg, postgres(another_database()))
     await customer.do("DROP TABLE IF EXISTS penstock_outbox")

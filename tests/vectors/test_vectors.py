@@ -15,7 +15,7 @@ from penstock.flows.reducer import apply_flow, reduce_flow, reduce_trigger
 from penstock.jobs.reducer import reduce_job
 
 HERE = Path(__file__).parent
-LISTS = {"steps", "emitted", "logs", "partials", "alsoAwaits", "frames"}
+LISTS = {"steps", "emitted", "logs", "partials", "alsoAwaits", "unreadableEvents", "frames"}
 FILES = {"flow": reduce_flow, "trigger": reduce_trigger, "job": reduce_job}
 VECTORS = [
     pytest.param(name, vector, id=f"{name}: {vector['name']}")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock import Event
-from penstock.app.export import BadExport
+from penstock.app.export_format import BadExport
 from penstock.commit.committer import CommitRequest
 from penstock.commit.runtime import Runtime
 from penstock.core.errors import RunError, UnknownKind
@@ -135,6 +135,9 @@ class CountdownEngine:
     def read_record(self, record: bytes) -> RecordSummary:
         msgspec.json.decode(record, type=Countdown)
         return RecordSummary(state_keys=("countdown/speed",))
+
+    def check_record(self, record: bytes) -> None:
+        msgspec.json.decode(record, type=Countdown)
 
     def restore_job(self, run: str, record: bytes, job: NewJob) -> NewJob:
         return job

@@ -37,6 +37,7 @@ MIN_FREE_DISK_BYTES = 200 * 2**20
 MAX_CLOCK_SKEW_MS = 5_000
 MAX_FAILURES_EXPLAINED = 5
 MAX_RECORDS_CHECKED, MAX_RECORDS_SHOWN = 1000, 5
+NEWEST_RUNS, NEWEST_EVENTS = 100, 200  # in which `diagnose` looks for unreadable events
 _OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
 
 
@@ -103,6 +104,7 @@ async def _check_store(app: App) -> list[Check]:
         *([_check_disk(path)] if path else []),
         await _check_stuck_runs(app),
         *await _check_records(app),
+        await _check_events(app),
         await _check_queues(app),
         await _check_dead_letters(app),
     ]
@@ -154,6 +156,21 @@ async def _check_records(app: App) -> list[Check]:
         return []
     more = f"; and {len(found) - MAX_RECORDS_SHOWN} more" if len(found) > MAX_RECORDS_SHOWN else ""
     return [Check("records", False, "; ".join(found[:MAX_RECORDS_SHOWN]) + more)]
+
+
+async def _check_events(app: App) -> Check:
+    """Look for events that cannot be read: the newest of the global stream, of each queue and of the newest runs."""
+    bodies = app._bodies
+    streams = [bodies.global_stream, *(bodies.queue(row.name) for row in await app.store.queues())]
+    streams += [bodies.run(row.kind, row.id) for row in await app.store.runs(limit=NEWEST_RUNS)]
+    found: list[str] = []
+    for stream in streams:
+        newest = await app.store.read(stream, limit=NEWEST_EVENTS, backward=True)
+        found += [f"{event.id} of {stream}" for event in newest if event.is_unreadable]
+    if not found:
+        return Check("events", True, "no unreadable events")
+    listed = f"{_count(found, 'unreadable event')}: {', '.join(found[:5])}"
+    return Check("events", False, f"{listed}; `penstock events STREAM` shows what is stored")
 
 
 async def _check_queues(app: App) -> Check:

@@ -13,11 +13,11 @@ import msgspec
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.arguments import check_arguments, check_optional_text
+from ..core.arguments import check_arguments, check_event_key, check_optional_text
 from ..core.errors import BadArgument
-from ..core.events import Event, EventBody, check_kind, decode_event
+from ..core.events import Event, EventBody, check_kind, decode_event, describe_unreadable
 from ..core.outage_retry import OutageRetry
-from ..core.payload import pack, to_plain
+from ..core.payload import pack, unpack
 from ..core.text import shorten
 from ..ports.unit import Committed, NewEvent, Refused, Unit
 
@@ -55,17 +55,14 @@ class EventAppender:
         check_kind(kind)
         check_optional_text(subject, "the subject")
         check_optional_text(correlation_id, "the correlation id")
-        if check_optional_text(key, "the key") == "":
-            raise BadArgument(
-                "key must be a non-empty string that identifies the event, got ''; omit it if the event needs no key"
-            )
+        check_event_key(key)
         if meta is not None and not isinstance(meta, Mapping):
-            raise BadArgument(f"meta must be a JSON object, got {shorten(meta)}")
-        meta = to_plain(meta, "meta")
+            raise BadArgument(f"meta must be a JSON object, such as {{'by': 'ada'}}, got {shorten(meta)}")
+        more = unpack(pack(meta, "meta")) if meta is not None else None
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None
-        body = EventBody(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
+        body = EventBody(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=more)
         encoded, original = bodies.encode_emitted(body)
         unit = Unit(self._runtime.new_unit_id(), events=[NewEvent(name, encoded, kind, original)], once_key=key)
         receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
@@ -227,6 +224,8 @@ class Events:
                 items = await outage_retry.call(self._store.feed, cursor)
                 for item in items:
                     cursor = item.cursor
+                    if item.event.is_unreadable:
+                        log.warning("%s", describe_unreadable(item.stream, item.event))
                     await self._notify(item.event)
                 if not items:
                     await listener.wait(1.0)

@@ -12,24 +12,24 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from ..core.clock import Clock
-from ..core.errors import BadArgument, ConfigError, PenstockError, RunError, RunLimit, UnknownRun, UnreadableRecord
+from ..core.errors import BadArgument, ConfigError, RunError, RunLimit, UnknownRun, UnreadableRecord
 from ..core.events import Event, encode_body, strip_event
-from ..core.ids import check_id, dead_letter_id
+from ..core.ids import dead_letter_id
 from ..core.stored import read_stored
 from ..ports.store import JobRow, RunRow, Store
 from ..ports.unit import (
-    FLOW,
     Claim,
     Committed,
     JobState,
     Memo,
     NewEvent,
-    NewJob,
     NewWait,
     RunWrite,
     StateWrite,
@@ -37,75 +37,20 @@ from ..ports.unit import (
     WaitChange,
 )
 from ..worker.engines import Engines
+from .export_check import check_run, restore_jobs
+from .export_format import FORMAT, BadExport, SavedJob, SavedRun, SavedWait, decode_line, decode_run
 from .run_actions import jobs_of
 from .store_urls import is_memory_url, open_store
 
 if TYPE_CHECKING:
     from .app import App
 
-FORMAT = 3
 OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
 PAGE = 200  # events per commit
 STATE_PAGE = 1000  # keys of state per commit
 MAX_EXPORT_BYTES = 512 * 2**20  # of the events of a run, and of its state
-
-
-class BadExport(PenstockError):
-    """A file is not an export of `penstock export`."""
-
-    code = "bad_export"
-
-
-class SavedJob(msgspec.Struct):
-    """A job of an exported run, or a dead letter, which belongs to no run."""
-
-    id: str
-    queue: str
-    name: str
-    priority: int
-    due: int
-    run: str | None
-    scope: str
-    payload: msgspec.Raw
-    opts: msgspec.Raw
-
-    @property
-    def letter_scope(self) -> str:
-        """The scope of the memos that a redrive of this dead letter would use."""
-        return self.id.removesuffix(".dlq").partition(".redrive-")[0]
-
-
-class SavedWait(msgspec.Struct):
-    """A pending wait of an exported run."""
-
-    id: str
-    kind: str
-    scope: str
-    due: int | None
-    job: str
-    topic: str | None
-    key: str | None
-    body: msgspec.Raw
-
-
-class SavedRun(msgspec.Struct, rename="camel"):
-    """One line of an export: a run with everything that belongs to it."""
-
-    penstock: int
-    run: str
-    flow: str
-    status: str
-    closed: bool
-    created: int
-    updated: int
-    record: msgspec.Raw
-    events: list[Event]
-    jobs: list[SavedJob]
-    state: dict[str, msgspec.Raw] = {}
-    memos: dict[str, dict[str, msgspec.Raw]] = {}  # by scope
-    waits: list[SavedWait] = []  # pending ones
-    ended: list[SavedJob] = []  # jobs of completed steps with memos: for preflight checks, not imported
-    kind: str = FLOW  # since format 3; files of format 2 contain only flows
+_GZIP, _MARKS = b"\x1f\x8b", (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+log = logging.getLogger("penstock.export")
 
 
 class ReplayClock:
@@ -119,39 +64,21 @@ class ReplayClock:
         return self._clock.now_ms() if self.replayed_ms is None else self.replayed_ms
 
 
-_decode = msgspec.json.Decoder(SavedRun).decode
-log = logging.getLogger("penstock.export")
-
-
 def read_line(line: bytes, number: int, engines: Engines | None = None) -> SavedRun:
-    """Read a line of an export, or raise BadExport with the number of the line.
+    """Read a line of an export, or raise BadExport with the number of the line, the field and its value.
 
-    With `engines`, the engine of the run's kind also reads the record and the open jobs."""
-    try:
-        saved = _decode(line)
-        check_id(saved.run, "run id")
-    except (msgspec.DecodeError, PenstockError) as problem:
-        raise _not_a_run(number, problem) from None
-    if saved.penstock > FORMAT:
-        raise BadExport(
-            f"line {number} was written by a newer version of Penstock (format {saved.penstock}); upgrade Penstock"
-        )
-    if engines is not None:
-        engine = engines.of_run_kind(saved.kind)
-        try:
-            engine.read_record(bytes(saved.record))
-            _new_jobs(engines, saved)
-        except (msgspec.DecodeError, UnreadableRecord) as problem:
-            raise _not_a_run(number, problem) from None
+    With `engines`, the engine of the run's kind also reads the record and the jobs."""
+    saved = decode_line(line, number)
+    check_run(saved, number, engines)
     return saved
-
-
-def _not_a_run(number: int, problem: Exception) -> BadExport:
-    return BadExport(f"line {number} is not a run written by `penstock export`: {problem}")
 
 
 def read_runs(data: bytes, engines: Engines | None = None) -> Iterator[SavedRun]:
     """Read the lines of an export; raise BadExport for a line that is not a run or a run that appears twice."""
+    if data.startswith(_GZIP):
+        raise BadExport("the file is compressed; decompress it first, for example with gunzip")
+    if data.startswith(_MARKS):
+        raise BadExport("the file starts with a byte order mark; save it as UTF-8 without one")
     seen: set[str] = set()
     for number, line in enumerate(data.splitlines(), 1):
         if not line.strip():
@@ -170,8 +97,7 @@ async def import_runs(app: App, data: bytes, on_run: Callable[[str], object] | N
             f"data must be the bytes that `export` returned, or Path(file).read_bytes(), got a {type(data).__name__}"
         )
     for saved in read_runs(data, app._engines):
-        if await app.store.run(saved.run) is not None:
-            raise RunError(f"run {saved.run!r} already exists in this store; nothing was imported")
+        await _check_room(app, saved)
     imported: list[str] = []
     async with _open_importer(app) as importer:
         for saved in read_runs(data):
@@ -180,6 +106,24 @@ async def import_runs(app: App, data: bytes, on_run: Callable[[str], object] | N
             if on_run is not None:
                 on_run(saved.run)
     return imported
+
+
+async def _check_room(app: App, saved: SavedRun) -> None:
+    """Raise RunError if the store already has the run, or something under the same names."""
+    if await app.store.run(saved.run) is not None:
+        raise RunError(f"run {saved.run!r} already exists in this store; nothing was imported")
+    stream = app._bodies.run(saved.kind, saved.run)
+    for stored, own in zip_longest(await app.events.read_all(stream), saved.events):
+        if stored is None:
+            break  # the rest is new
+        if own is None or astuple(stored) != astuple(own):  # else an earlier import was interrupted
+            raise RunError(f"stream {stream!r} already has other events in this store; nothing was imported")
+    for job in saved.jobs:
+        if await app.store.job(job.id) is not None:
+            raise RunError(f"job {job.id!r} already exists in this store; nothing was imported")
+    for wait in saved.waits:
+        if await app.store.wait_row(wait.id) is not None:
+            raise RunError(f"wait {wait.id!r} already exists in this store; nothing was imported")
 
 
 @asynccontextmanager
@@ -252,7 +196,7 @@ async def export_run(app: App, id: str) -> bytes:
 
 def _check_line(line: bytes) -> bytes:
     """Return a line if it can be read again: what the stores hold is copied into it as it is."""
-    _decode(line)
+    decode_run(line)
     return line
 
 
@@ -281,10 +225,13 @@ class RawJson:
 
 
 async def _add_events(app: App, row: RunRow, found: RawJson) -> None:
-    stream, after = app._bodies.run(row.kind, row.id), None
+    """Add the events of a run, without what another program added to the stream: it has no position there."""
+    stream, after, count = app._bodies.run(row.kind, row.id), None, 0
     while page := await app.events.read(stream, after=after, limit=1000):
         for event in page:
-            found.add(msgspec.json.encode(event))
+            if not event.is_unreadable or event.seq == count + 1:
+                found.add(msgspec.json.encode(event))
+                count += 1
         after = page[-1].id
 
 
@@ -305,7 +252,8 @@ async def _jobs(app: App, row: RunRow) -> tuple[list[SavedJob], list[SavedJob]]:
     ended: list[SavedJob] = []
     for id in await jobs_of(app, row.id):
         job, letter = await app.store.job(id), await app.store.job(dead_letter_id(id))
-        found += [_job(one) for one in (job, letter) if one is not None and one.state in OPEN]
+        is_open = job is not None and job.state in OPEN and not row.closed
+        found += [_job(one) for one in (job if is_open else None, letter) if one is not None and one.state in OPEN]
         if job is not None and job.state is JobState.COMPLETED and await app.store.memos(job.scope):
             ended.append(_job(job))
     return found, ended
@@ -370,8 +318,9 @@ class Importer:
         await self._commit(Unit(next(self._units), events=events))
 
     async def _run(self, saved: SavedRun) -> None:
-        record, jobs = bytes(saved.record), _new_jobs(self._engines, saved)
-        await self._state(saved.state)
+        engine, record = self._engines.of_run_kind(saved.kind), bytes(saved.record)
+        jobs = restore_jobs(engine, saved)
+        await self._state(saved)
         # The second write sets `updated`. An open run gets none: a worker may already have changed it.
         times = (saved.created, saved.updated) if saved.closed else (saved.created,)
         memos = [
@@ -381,7 +330,7 @@ class Importer:
             for name, value in kept.items()
         ]
         waits: list[WaitChange] = [_build_wait(saved.run, wait) for wait in saved.waits]
-        paused = self._engines.of_run_kind(saved.kind).read_record(record).paused
+        paused = engine.read_record(record).paused
         for version, self._clock.replayed_ms in enumerate(times):
             write = RunWrite(
                 saved.run, version, record, saved.flow, saved.status, saved.closed, paused, kind=saved.kind
@@ -389,32 +338,24 @@ class Importer:
             await self._commit(Unit(next(self._units), run=write, jobs=jobs, memos=memos, waits=waits))
             jobs, memos, waits = [], [], []
 
-    async def _state(self, state: dict[str, msgspec.Raw]) -> None:
-        """Write the state, a page per commit: a run may have millions of keys."""
-        items = iter(state.items())
+    async def _state(self, saved: SavedRun) -> None:
+        """Write the run's own state, and what runs share where the store does not have it.
+
+        A commit has one page of it: a run may have millions of keys."""
+        own, items = f"run/{saved.run}/", iter(saved.state.items())
         while page := list(itertools.islice(items, STATE_PAGE)):
-            await self._commit(Unit(next(self._units), state=[StateWrite(key, bytes(value)) for key, value in page]))
+            writes = [
+                StateWrite(key, bytes(value))
+                for key, value in page
+                if key.startswith(own) or await self._store.state(key) is None
+            ]
+            if writes:
+                await self._commit(Unit(next(self._units), state=writes))
 
     async def _commit(self, unit: Unit) -> None:
         receipt = (await self._store.commit([unit])).receipts[0]
         if not isinstance(receipt, Committed):
             raise RunError("another process changed the store during the import; run the import again")
-
-
-def _new_jobs(engines: Engines, saved: SavedRun) -> list[NewJob]:
-    """Build the open jobs of a run, as its engine would, and its dead letters."""
-    engine = engines.of_run_kind(saved.kind)
-    jobs: list[NewJob] = []
-    for job in saved.jobs:
-        payload, opts = bytes(job.payload), bytes(job.opts)
-        if job.run is None:
-            jobs.append(NewJob(job.id, job.queue, job.name, payload, opts=opts))
-            continue
-        # A job with memos needs an explicit scope, even if it is its own id: the store then reads its memos.
-        scope = job.scope if job.scope != job.id or job.scope in saved.memos else None
-        new = NewJob(job.id, job.queue, job.name, payload, job.priority, job.due, saved.run, scope, opts)
-        jobs.append(engine.restore_job(saved.run, bytes(saved.record), new))
-    return jobs
 
 
 def _build_wait(run: str, wait: SavedWait) -> NewWait:

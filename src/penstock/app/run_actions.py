@@ -24,7 +24,8 @@ async def jobs_of(app: App, run: str) -> list[str]:
     row = await app.store.run(run)
     counted = _counted_jobs(app, row) if row is not None else []
     events = await app.events.read_all(app._bodies.run(row.kind if row is not None else FLOW, run))
-    recorded = [job for event in events if isinstance(job := (event.meta or {}).get("jobId"), str)]
+    own = (event.meta or {} for event in events if event.kind.startswith("step."))  # user events have any meta
+    recorded = [meta["jobId"] for meta in own if meta.get("jobId")]
     return list(dict.fromkeys([*recorded, *counted]))
 
 
@@ -83,9 +84,8 @@ async def replay_run(app: App, run: str, input: Any = UNSET, key: str | None = N
 def _read_start(run: str, event: Event | None) -> tuple[str, Any]:
     data = event.data if event is not None and event.kind == "flow.started" else None
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
-        raise RunError(
-            f"the first event of run {run!r}, which held its input, was removed or cannot be read; start a new run"
-        )
+        problem = "cannot be read" if event is not None and event.is_unreadable else "was removed"
+        raise RunError(f"the first event of run {run!r}, which held its input, {problem}; start a new run")
     return data["name"], data.get("input")
 
 

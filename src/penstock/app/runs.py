@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from ..core.arguments import check_arguments, check_tags, resolve_due
-from ..core.clock import datetime_to_ms
+from ..core.clock import datetime_to_ms, to_iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import (
     PayloadTooLarge,
@@ -360,13 +360,16 @@ class Runs:
         events = await self._app.events.read_all(self._app._bodies.run(row.kind, id))
         if last_event is not None:
             last = event_seq(last_event)
-            if not any(event.seq == last for event in events):
+            index = next((n for n, event in enumerate(events) if event.seq == last), None)
+            if index is None:
                 raise BadId(
                     f"run {id!r} has no event {last_event!r}; it has {len(events)} events"
                     + (f", {events[0].id} to {events[-1].id}" if events else "")
                 )
-            events = [event for event in events if event.seq <= last]
+            events = events[: index + 1]
         view = engine.view(events)
+        if any(event.is_unreadable for event in events):
+            _complete_view(view, row, last_event is None)
         if last_event is None and view.status == WAITING and row.status != WAITING:
             view.status = row.status  # a step is queued of which no event tells yet
         if last_event is None and isinstance(view, RunView):
@@ -418,6 +421,8 @@ class Runs:
         last = await self._store.read(self._app._bodies.run(row.kind, row.id), limit=20, backward=True)
         end = next((event for event in last if event.kind == f"{row.kind}.{row.status}"), None)
         data = end.data if end is not None and isinstance(end.data, dict) else {}
+        if end is None and any(event.is_unreadable for event in last):
+            data = {"reason": _LOST_REASON, "error": _LOST_REASON}
         if row.status == "cancelled":
             raise RunCancelled(f"run {row.id!r} was cancelled: {data.get('reason', '')}")
         problem = RunFailed(f"run {row.id!r} {row.status} in step {data.get('step')!r}: {data.get('error', '')}")
@@ -447,3 +452,14 @@ class Runs:
         if time is None or isinstance(time, datetime):
             return None if time is None else datetime_to_ms(time)
         return self._app.clock.now_ms() - to_ms(time)
+
+
+_LOST_REASON = "the event with the reason cannot be read"
+
+
+def _complete_view(view: RunView, row: RunRow, is_current: bool) -> None:
+    """Take from the run's row what its unreadable events may have recorded."""
+    view.id, view.name = row.id, view.name or row.flow
+    view.started_at = view.started_at or to_iso(row.created)
+    if is_current and row.closed:
+        view.status, view.completed_at = row.status, view.completed_at or to_iso(row.updated)

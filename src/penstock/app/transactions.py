@@ -9,7 +9,7 @@ from typing import Any
 from ..commit.command_sink import CommandSink, TransactionSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.arguments import check_optional_text
+from ..core.arguments import check_event_key
 from ..core.errors import ConfigError, StoreError
 from ..core.events import check_kind
 from ..core.ids import check_id
@@ -49,7 +49,7 @@ class Writers:
         if self._sink.is_deferred:
             await self._emit_by_job(run, kind, data, key)
             return True
-        return await self.emit_to_run(run, check_kind(kind), data, key)
+        return await self.emit_to_run(check_id(run, "run id"), check_kind(kind), data, check_event_key(key))
 
     async def emit_to_run(self, run: str, kind: str, data: Any, key: str | None) -> bool:
         """Emit an event to one run now, by the commands of its engine. Return False if its key was used before."""
@@ -74,7 +74,7 @@ class Writers:
             "run": run,
             "kind": kind,
             "data": unpack(body),
-            "key": check_optional_text(key, "the key") or f"tx-{unit_id}",
+            "key": check_event_key(key) or f"tx-{unit_id}",
         }
         unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, pack_record(emission))])
         await self._sink.submit(CommitRequest(lambda _v, _r: unit))

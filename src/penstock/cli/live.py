@@ -137,7 +137,7 @@ async def follow_until_end(app: App, run: str, after: str | None = None) -> Asyn
         ended = False
         async for event in events:
             yield event
-            ended = event.kind in ends or (ended and event.kind != f"{kind}.reopened")
+            ended = event.is_unreadable or event.kind in ends or (ended and event.kind != f"{kind}.reopened")
             if ended and await retry.call(_is_over, app, run, stream, event.id):
                 return
 

@@ -46,6 +46,7 @@ def run_to_dict(view: RunView) -> dict[str, Any]:
         "logs": view.logs,
         "lastEvent": view.last_event,
         "unreadable": view.unreadable,
+        "unreadableEvents": view.unreadable_events,
     }
 
 

@@ -96,6 +96,10 @@ def end_lines(view: RunView, max_chars: int) -> Iterator[tuple[str, str, str]]:
         yield "error", "red", one_line(view.error, max_chars)
     elif view.reason:
         yield "reason", "dim", one_line(view.reason, max_chars)
+    if view.unreadable_events:
+        ids = ", ".join(view.unreadable_events)
+        text = f"{ids}; `penstock events {view.id}` shows what is stored"
+        yield "unreadable events", "yellow", one_line(text, max_chars)
 
 
 def failure_lines(view: RunView) -> list[str]:

@@ -111,6 +111,15 @@ def check_optional_text(value: Any, what: str) -> str | None:
     return None if value is None else check_text(value, what, MAX_WORD_CHARS)
 
 
+def check_event_key(key: Any) -> str | None:
+    """Return the idempotency key of an event, or None; raise if it is neither text nor None."""
+    if check_optional_text(key, "the key") == "":
+        raise BadArgument(
+            "key must be a non-empty string that identifies the event, got ''; omit it if the event needs no key"
+        )
+    return key  # type: ignore[no-any-return]
+
+
 def check_tags(values: Mapping[str, str] | None, what: str) -> dict[str, str]:
     """Return tags as a dict of strings; raise if they are not."""
     if values is not None and not isinstance(values, Mapping):

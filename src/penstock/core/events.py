@@ -10,19 +10,24 @@ import msgspec
 
 from .clock import to_iso
 from .errors import PenstockError
+from .event_shapes import check_shape
 from .ids import event_id
+from .payload import DECODE_ERRORS
 from .redaction import Redactor
 from .text import shorten
 
 MAX_STREAM_CHARS = 500
 STREAM_TYPES = ("flow", "trigger", "webhook", "entity", "queue", "global")
-UNREADABLE = "schema.unreadable"  # the kind of an event whose body cannot be read
+UNREADABLE = "unreadable"  # the kind of an event that is stored but cannot be read
 # Only the engine writes kinds with these prefixes; user code may not emit them.
 RESERVED_PREFIXES = ("flow.", "step.", "job.", "trigger.", "schema.", "buffer.", "schedule.", "state.")
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One immutable record of a stream. `id` is `<ms>-<seq>`: the cursor everywhere, gapless in its stream."""
+    """One immutable record of a stream. `id` is `<ms>-<seq>`: the cursor everywhere, gapless in its stream.
+
+    An event that is stored but cannot be read has the kind `unreadable`, and `error` and `raw` in its data.
+    """
 
     id: str
     ts: str
@@ -38,6 +43,11 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     @property
     def seq(self) -> int:
         return int(self.id.partition("-")[2])
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether the stored event cannot be read: another program wrote or changed it."""
+        return self.kind == UNREADABLE
 
 
 class EventBody(msgspec.Struct, omit_defaults=True, rename="camel"):
@@ -68,6 +78,8 @@ class _Stored(msgspec.Struct, rename="camel"):
     meta: dict[str, Any] | None = None
 
 
+MAX_RAW_CHARS = 200  # of what is stored, shown for an event that cannot be read
+MAX_POSITION = 10**18  # of milliseconds and of a sequence: what fits in an event id
 _encoder = msgspec.json.Encoder()
 _stored = msgspec.json.Decoder(_Stored)
 encode_event = _encoder.encode
@@ -77,21 +89,50 @@ encode_body: Callable[[EventBody], bytes] = _encoder.encode
 def decode_event(stream: str, seq: int, ms: int, body: bytes) -> Event:
     """Build an event from its stream, the position the store assigned and the stored body.
 
-    A body that cannot be read becomes an event of the kind UNREADABLE, so that readers of the stream continue."""
+    Never raise: a body that cannot be read becomes an event of the kind `unreadable`, so that readers continue."""
     try:
-        return _complete(stream, event_id(ms, seq), ms, _stored.decode(body))
-    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as problem:
-        reason = {"error": f"this event cannot be read: {str(problem)[:200]} ({len(body):,} bytes)"}
-        return _complete(stream, event_id(ms, seq), ms, _Stored(UNREADABLE, data=reason))
+        stored = _stored.decode(body)
+        check_shape(stored.kind, stored.data, stored.meta)
+        if not 0 <= ms < MAX_POSITION:
+            raise ValueError(f"its time is {ms} ms")
+        return _complete(stream, event_id(ms, seq), ms, stored)
+    except DECODE_ERRORS as problem:
+        return unreadable_event(stream, seq, ms, body, problem)
 
 
 def build_event(stream: str, id: str, body: dict[str, Any]) -> Event:
-    """Build an event from a body that is already decoded."""
-    return _complete(stream, id, int(id.partition("-")[0]), msgspec.convert(body, _Stored))
+    """Build an event from a body that is already decoded. Raise one of DECODE_ERRORS if it has another shape."""
+    stored = msgspec.convert(body, _Stored)
+    check_shape(stored.kind, stored.data, stored.meta)
+    return _complete(stream, id, int(id.partition("-")[0]), stored)
+
+
+def unreadable_event(stream: str, seq: Any, ms: Any, raw: Any, problem: Exception | str) -> Event:
+    """Build the event that stands for one that cannot be read, with what is wrong and the start of what is stored."""
+    type_, id_ = _split(stream)
+    at, position = _as_count(ms), _as_count(seq)
+    if isinstance(raw, bytes):
+        raw = raw[: 4 * MAX_RAW_CHARS].decode("utf-8", "backslashreplace")
+    text = raw if isinstance(raw, str) else repr(raw)
+    shown = text if len(text) <= MAX_RAW_CHARS else f"{text[:MAX_RAW_CHARS]}…"
+    data = {"error": str(problem)[:MAX_RAW_CHARS], "raw": shown.encode("utf-8", "backslashreplace").decode()}
+    flow, subject = id_ if type_ == "flow" else None, id_ or type_
+    corr = subject if type_ in ("flow", "queue") else None
+    return Event(event_id(at, position), to_iso(at), UNREADABLE, subject, flow, correlation_id=corr, data=data)
+
+
+def describe_unreadable(stream: str, event: Event) -> str:
+    """Return a sentence on an unreadable event, for logs: without what is stored, which may be secret."""
+    error = event.data.get("error") if isinstance(event.data, dict) else None
+    return f"event {event.id} of stream {stream or 'unknown'} cannot be read: {error}"
+
+
+def _as_count(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value < MAX_POSITION else 0
 
 
 def _complete(stream: str, id: str, ms: int, s: _Stored) -> Event:
-    _, type_, id_ = f"{stream}:".split(":")[:3]
+    type_, id_ = _split(stream)
     subject = s.subject or id_ or type_
     flow, corr = s.flow, s.correlation_id
     if type_ == "flow":
@@ -101,9 +142,14 @@ def _complete(stream: str, id: str, ms: int, s: _Stored) -> Event:
     return Event(id, to_iso(ms), s.kind, subject, flow, s.step, s.trigger, corr, s.data, s.meta)
 
 
+def _split(stream: str) -> tuple[str, str]:
+    """Return the type and the id of a stream."""
+    return stream.partition(":")[2].partition(":")[::2]
+
+
 def strip_event(stream: str, event: Event) -> EventBody:
     """Return the body of an event as it is stored, without the fields that its stream implies."""
-    _, type_, id_ = f"{stream}:".split(":")[:3]
+    type_, id_ = _split(stream)
     subject = event.subject if event.subject != (id_ or type_) else None
     flow = event.flow if type_ != "flow" or event.flow != id_ else None
     is_implied = type_ in ("flow", "queue") and event.correlation_id == event.subject
@@ -197,16 +243,18 @@ class BadEmit(PenstockError):
 
 
 MAX_KIND_CHARS = 256
-_KIND = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+KIND_PATTERN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def check_kind(kind: str) -> str:
     """Return the kind, or raise BadEmit if it is invalid or reserved for the engine."""
-    if not isinstance(kind, str) or len(kind) > MAX_KIND_CHARS or not _KIND.fullmatch(kind):
+    if not isinstance(kind, str) or len(kind) > MAX_KIND_CHARS or not KIND_PATTERN.fullmatch(kind):
         raise BadEmit(
             f"an event kind must be dotted words such as 'order.paid', at most {MAX_KIND_CHARS} characters, got "
             f"{shorten(kind)}"
         )
+    if kind == UNREADABLE:
+        raise BadEmit(f"event kind {kind!r} is reserved for events that cannot be read; rename the event")
     if kind.startswith(RESERVED_PREFIXES):
         raise BadEmit(
             f"event kind {shorten(kind)} has a prefix reserved for the engine ({', '.join(RESERVED_PREFIXES)}); "

@@ -30,7 +30,7 @@ NULL = b"null"
 Path = str | tuple[Any, Any]
 """Where a value is: the name of the whole, or the path of the outer value with a key or an index."""
 # What decoding stored values may raise: any program can write to a queue.
-DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
+DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
 
 
 def pack(value: Any, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> bytes:

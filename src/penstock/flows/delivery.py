@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -23,8 +23,8 @@ from ..core.errors import (
     RunError,
     UnreadableRecord,
 )
-from ..core.events import Event, build_event
-from ..core.ids import digest
+from ..core.events import Event, build_event, describe_unreadable
+from ..core.ids import BadId, digest, event_seq
 from ..core.json_match import contains, index_keys
 from ..core.payload import DECODE_ERRORS
 from ..core.retry import Backoff, RetryPolicy
@@ -126,9 +126,16 @@ class DeliveryEngine:
         )
         return DeliveryWork(self._runtime, claim, handler, options or JobOptions(), self._resolutions)
 
-    async def deliver(self, payload: dict[str, Any], ctx: Context) -> None:
+    async def deliver(self, payload: Any, ctx: Context) -> None:
         """Resolve every wait that an event matches, or one of several events that were committed together."""
-        batch = _read(DELIVER, payload, lambda: EventBatch([_delivered(**e) for e in payload.get("events", [payload])]))
+        delivered, unreadable = _read_delivery(payload)
+        if delivered:
+            await self._deliver_batch(EventBatch(delivered), ctx, is_last=not unreadable)
+        if unreadable:
+            # A retry would find the same: the other events are delivered, and a dead letter keeps these.
+            raise Permanent(f"{len(unreadable)} of the delivered events cannot be read: {'; '.join(unreadable)[:500]}")
+
+    async def _deliver_batch(self, batch: EventBatch, ctx: Context, *, is_last: bool) -> None:
         after: str | None = None
         resolving: list[Unit] = []
         problems: list[BaseException] = []
@@ -147,8 +154,10 @@ class DeliveryEngine:
         if problems:
             await self._resolve_all(resolving)
             raise problems[0]  # the retry delivers only to those that have not received it
-        if resolving:
+        if is_last and resolving:
             self._resolutions[ctx.job_id, ctx.attempt] = resolving
+        else:
+            await self._resolve_all(resolving)
 
     def _match_waits(self, rows: list[WaitRow], batch: EventBatch) -> tuple[list[Unit], list[list[Delivery]]]:
         """Return the units that can be merged into one commit, and by event the deliveries that need their own."""
@@ -203,7 +212,9 @@ class DeliveryEngine:
         while items := await self._store.events_by_kind(row.topic, since=run_stream, after=after, limit=PAGE):
             for item in items:
                 after = item.cursor
-                if item.event.kind == row.topic and self._matches(body, item.event, item.stream):
+                if item.event.is_unreadable:
+                    log.warning("%s; no wait receives it", describe_unreadable(item.stream, item.event))
+                elif item.event.kind == row.topic and self._matches(body, item.event, item.stream):
                     receipt = await self._resolve(row, body, item.event, item.stream)
                     if receipt != Refused("duplicate", _once_key(row, item.stream, item.event.id)):
                         return
@@ -312,5 +323,23 @@ def _read(name: str, payload: Any, read: Callable[[], T]) -> T:
         ) from None
 
 
-def _delivered(stream: str, id: str, cursor: str, body: dict[str, Any]) -> DeliveredEvent:
-    return DeliveredEvent(stream, cursor, build_event(stream, id, body))
+class _Delivery(msgspec.Struct):
+    stream: str
+    id: str
+    cursor: Annotated[str, msgspec.Meta(pattern=r"^\d{1,19}([.-]\d{1,19})?$")]
+    body: dict[str, Any]
+
+
+def _read_delivery(payload: Any) -> tuple[list[DeliveredEvent], list[str]]:
+    """Return the events of a delivery, and what is wrong with those that cannot be read."""
+    items = payload["events"] if isinstance(payload, dict) and "events" in payload else [payload]
+    delivered: list[DeliveredEvent] = []
+    problems: list[str] = []
+    for item in items if isinstance(items, list) else [items]:
+        try:
+            one = msgspec.convert(item, _Delivery)
+            event_seq(one.id)
+            delivered.append(DeliveredEvent(one.stream, one.cursor, build_event(one.stream, one.id, one.body)))
+        except (*DECODE_ERRORS, BadId) as problem:
+            problems.append(str(problem))
+    return delivered, problems

@@ -57,6 +57,7 @@ from ..worker.unreadable import mark_options
 from . import run_record as records
 from .conditions import CodeConditions
 from .decide import Decider, Decision, Emission, EndedStep
+from .record_check import check_record, check_step_job
 from .reducer import RunView, display_status, reduce_flow
 from .run_record import RunRecord
 from .units import UnitBuilder, decode_options, guess_options, read_options
@@ -186,13 +187,19 @@ class FlowEngine:
         return options.step, options.n
 
     def read_record(self, record: bytes) -> RecordSummary:
-        """Return whether a run is paused, and the state key of its pinned trigger table."""
+        """Return what lists show of a run, and the state key of its pinned trigger table."""
         known = records.decode(record)
-        return RecordSummary(known.paused, (table_key(known.table),) if known.table is not None else ())
+        keys = (table_key(known.table),) if known.table is not None else ()
+        return RecordSummary(known.paused, keys, known.flow, known.display_status, known.closed, known.open)
+
+    def check_record(self, record: bytes) -> None:
+        """Raise if this engine cannot have written a run record."""
+        check_record(record)
 
     def restore_job(self, run: str, record: bytes, job: NewJob) -> NewJob:
         """Return the job of an exported step with the `step.started` event that its claim appends."""
         known, options = records.decode(record, run), decode_options(job.opts)
+        check_step_job(run, known, job, options)
         builder = self.unit_builder(run, known, TriggerTable(known.flow, "", {}))
         return builder.job(
             job.id, job.name, job.queue, job.payload, options, known, "import",

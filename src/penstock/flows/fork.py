@@ -44,9 +44,19 @@ class ReplayedPast:
         self._ended: dict[_Instance, StepStart] = {}
         self._emissions: dict[_Instance, list[Event]] = {}  # of steps whose attempt has not ended yet
         self._timed_out: set[_Instance] = set()
+        self._unreadable: Event | None = None  # the last event that cannot be read
 
     def apply(self, event: Event) -> None:
-        """Apply one more event."""
+        """Apply one more event. What an unreadable one recorded is missing: later events show whether it matters."""
+        if event.is_unreadable:
+            self._unreadable = event
+            self.copied.append(event)
+            return
+        if self._unreadable is not None and event.kind == "step.started" and _instance(event) not in self.open:
+            raise CannotFork(
+                f"run {self._old!r} cannot be forked here, because its event {self._unreadable.id} cannot be read and "
+                f"step {event.step!r} started because of it. Fork it at an earlier event"
+            )
         facts = {
             "flow.started": self._on_started,
             "step.completed": self._on_completed,
@@ -186,10 +196,13 @@ class RunForker:
             stream, after=events[-1].id if events else None, before=f"0-{last + 1}", limit=1000
         ):
             events += page
+        while events and events[-1].seq != last:  # what another program added after it
+            events.pop()
         if not events or events[-1].seq != last or at not in (events[-1].id, f"0-{last}"):
             raise CannotFork(f"run {run!r} has no event {at!r}; run `penstock events {run}` to see its events")
         if events[0].kind != "flow.started":
-            raise CannotFork(f"run {run!r} cannot be forked, because its first events were removed; start a new run")
+            problem = "event cannot be read" if events[0].is_unreadable else "events were removed"
+            raise CannotFork(f"run {run!r} cannot be forked, because its first {problem}; start a new run")
         return events
 
     def _replay(self, row: RunRow, events: list[Event], new: str, flow: Flow) -> ReplayedPast:

@@ -59,6 +59,7 @@ class RunView(msgspec.Struct, rename="camel", omit_defaults=True):
     logs: list[dict[str, Any]] = []
     last_event: str | None = None
     unreadable: str | None = None  # why the run's record cannot be read
+    unreadable_events: list[str] = []  # ids of its events that cannot be read; what they recorded is missing here
 
 
 class TriggerView(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -101,6 +102,9 @@ def display_status(view: RunView) -> str:
 def apply_flow(view: RunView, event: Event) -> None:
     """Apply one more event to a view."""
     view.last_event = event.id
+    if event.is_unreadable:
+        view.unreadable_events.append(event.id)
+        return
     change = _CHANGES.get(event.kind)
     data = event.data if isinstance(event.data, dict) else {}
     if change is not None:

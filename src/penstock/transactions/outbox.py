@@ -8,9 +8,10 @@ import msgspec
 
 from ..core.clock import MAX_TIME_MS
 from ..core.errors import BadArgument
+from ..core.events import decode_event, describe_unreadable
 from ..core.ids import MAX_ID_CHARS, check_id, check_name
 from ..core.options import check_priority
-from ..ports.unit import NewJob, RunWrite, Unit
+from ..ports.unit import NewEvent, NewJob, RunWrite, Unit
 from ..stores.sql_files import Queries
 
 SQL = Queries(__package__, "outbox.sql")
@@ -68,7 +69,7 @@ def _check(unit: Unit) -> None:
         _check_run(unit.run)
     for event in unit.events:
         _check_stream(event.stream)
-        _check_json(event.body, f"an event of {event.stream}")
+        _check_event(event)
     for job in unit.jobs:
         _check_job(job)
 
@@ -77,6 +78,12 @@ def _check_stream(name: str) -> None:
     parts = name.split(":")
     if len(parts) not in (2, 3) or not all(parts):
         raise BadArgument(f"an event's stream must be <namespace>:<type>:<id>, got {name!r}")
+
+
+def _check_event(event: NewEvent) -> None:
+    for body in (event.body, event.original):
+        if body is not None and (found := decode_event(event.stream, 1, 0, body)).is_unreadable:
+            raise BadArgument(describe_unreadable(event.stream, found))
 
 
 def _check_run(run: RunWrite) -> None:

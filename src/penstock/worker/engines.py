@@ -57,6 +57,10 @@ class RecordSummary(msgspec.Struct, frozen=True):
 
     paused: bool = False
     state_keys: tuple[str, ...] = ()  # state that runs share and this one needs, besides its own
+    flow: str | None = None  # None, here and below: the engine does not know it
+    status: str | None = None  # as lists of runs show it
+    closed: bool | None = None
+    open_jobs: int | None = None
 
 
 class Engine(Protocol):
@@ -114,13 +118,19 @@ class RunEngine(Engine, Protocol):
         ...
 
     def read_record(self, record: bytes) -> RecordSummary:
-        """Return what an export needs of a run record. Raise msgspec.DecodeError if this engine did not write it."""
+        """Return what an export and an import need of a run record. Raise msgspec.DecodeError if this engine did not
+        write it."""
+        ...
+
+    def check_record(self, record: bytes) -> None:
+        """Raise msgspec.DecodeError or UnreadableRecord if this engine cannot have written a run record: one that is
+        to be imported."""
         ...
 
     def restore_job(self, run: str, record: bytes, job: NewJob) -> NewJob:
         """Return an exported open job with what this engine adds to its jobs, such as the event of its claim.
 
-        Raise msgspec.DecodeError if this engine did not write its options."""
+        Raise msgspec.DecodeError if this engine did not write its options, or if the record does not know the job."""
         ...
 
 

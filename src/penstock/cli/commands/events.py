@@ -119,7 +119,8 @@ def _failure(event: Event) -> list[str]:
 def _line(event: Event, width: int | None) -> str:
     meta = event.meta or {}
     step = f"{event.step or ''}{'#' + str(meta['n']) if 'n' in meta else ''}"
-    attempt = f"attempt {meta['attempt']}" if meta.get("attempt", 1) > 1 else ""
+    number = meta.get("attempt")  # the meta of a user's event may hold anything
+    attempt = f"attempt {number}" if isinstance(number, int) and number > 1 else ""
     data = event.data
     if isinstance(data, dict) and event.kind in _FAILURES:
         data = {key: value for key, value in data.items() if key not in ("stack", "frames")}  # --json has them

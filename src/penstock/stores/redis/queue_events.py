@@ -5,7 +5,6 @@ They are read from BullMQ's own stream (`bull:<queue>:events`, about ten thousan
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,15 +12,15 @@ import hiredis
 import msgspec
 
 from ...core.clock import to_iso
-from ...core.events import Event
+from ...core.events import Event, unreadable_event
 from ...core.outage_retry import OutageRetry
+from ...core.payload import DECODE_ERRORS
 from .connection import MAX_REDIRECTS, Client, Connection, connect
 from .job_options import unescape_id
 from .resp import pack, translate
 
 BLOCK_MS = 1000  # must be shorter than REPLY_TIMEOUT_S, or the connection gives up on an idle queue
 PAGE = 500
-log = logging.getLogger("penstock.store")
 Fields = dict[str, str]
 
 
@@ -52,7 +51,7 @@ async def follow_queue_events(client: Client, key: str, after: str | None) -> As
         while True:
             for id, flat in await outage_retry.call(read_page):
                 cursor = id.decode()
-                event = _read_event(cursor, flat, key)
+                event = build_event(key, cursor, flat)
                 if event is not None:
                     yield event
     finally:
@@ -64,22 +63,23 @@ def _read_command(key: str, cursor: str) -> bytes:
     return pack(("XREAD", "COUNT", PAGE, "BLOCK", BLOCK_MS, "STREAMS", key, cursor))
 
 
-def _read_event(id: str, flat: list[bytes], key: str) -> Event | None:
-    try:
-        return build_event(id, flat)
-    except (ValueError, OverflowError, IndexError) as problem:  # another program wrote it
-        log.warning("cannot read the event %s of %s, skipping it: %s", id, key, problem)
-        return None
-
-
-def build_event(id: str, flat: list[bytes]) -> Event | None:
+def build_event(key: str, id: str, flat: list[bytes]) -> Event | None:
     """Return our event for one of BullMQ's; None if it is not about a job or repeats another event."""
-    found = {flat[n].decode(): flat[n + 1].decode() for n in range(0, len(flat), 2)}
+    try:
+        return _translate_event(id, flat)
+    except DECODE_ERRORS as problem:  # another program wrote it
+        ms, _, seq = id.partition("-")
+        return unreadable_event(key, int(seq), int(ms), b" ".join(flat), problem)
+
+
+def _translate_event(id: str, flat: list[bytes]) -> Event | None:
+    raw = dict(zip(flat[::2], flat[1::2], strict=True))
+    found = {name.decode(): value.decode() for name, value in raw.items() if name != b"jobId"}
     known = _KINDS.get(found.get("event", ""))
-    if known is None or "jobId" not in found:
+    if known is None or b"jobId" not in raw:
         return None
     kind, data_of, meta_of = known
-    job = unescape_id(found["jobId"].encode())
+    job = unescape_id(raw[b"jobId"])
     meta = meta_of(found) if meta_of is not None else None
     return Event(id, to_iso(int(id.partition("-")[0])), kind, job, None, None, None, job, data_of(found), meta)
 

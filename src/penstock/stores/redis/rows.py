@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ...core.events import decode_event
+from ...core.events import Event, decode_event, unreadable_event
 from ...ports.store import ChildRow, ChildState, FeedItem, JobRow, QueueRow, RunRow, ScheduleRow, StateRow, WaitRow
 from ...ports.unit import FLOW, JobState
 from ..run_search import RunStart
@@ -123,11 +123,19 @@ def schedule(reply: list[Any]) -> ScheduleRow:
     return ScheduleRow(id.decode(), spec, target, _number(next_), _number(last), paused == b"1", _number(fired) or 0)
 
 
-def feed_item(reply: list[Any]) -> FeedItem:
-    cursor, stream, id, body = reply
+def event(stream: str, id: bytes, body: bytes | None, fields: list[bytes] | None = None) -> Event:
+    """Return an event, or the entry of another program as an event that cannot be read."""
     ms, _, seq = id.partition(b"-")
-    name = stream.decode()
-    return FeedItem(cursor.decode(), name, decode_event(name, int(seq), int(ms), body))
+    if body is not None:
+        return decode_event(stream, int(seq), int(ms), body)
+    raw = b" ".join(fields or ())
+    return unreadable_event(stream, int(seq), int(ms), raw, "another program added this entry to the stream")
+
+
+def feed_item(reply: list[Any]) -> FeedItem:
+    cursor, stream, *entry = reply
+    name = stream.decode(errors="replace")
+    return FeedItem(cursor.decode(), name, event(name, *entry))
 
 
 def _fields(flat: list[Any]) -> dict[bytes, Any]:

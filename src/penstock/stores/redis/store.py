@@ -12,7 +12,7 @@ import msgspec
 
 from ...core.clock import Clock, SystemClock
 from ...core.errors import StoreError, StoreUnavailable
-from ...core.events import Event, decode_event
+from ...core.events import Event
 from ...core.ids import event_seq, new_token
 from ...ports.store import (
     ChildRow,
@@ -233,7 +233,7 @@ class RedisStore:
             if cursor:
                 event_seq(cursor)
         found = await self._read("read", stream, after, before, limit, int(backward))
-        return [_event(stream, id, body) for id, body in found]
+        return [rows.event(stream, *entry) for entry in found]
 
     def tail(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
         return follow(self.read, self.signals, stream, after)
@@ -405,8 +405,3 @@ class RedisStore:
         facts = await housekeeping.describe(self._client)
         facts["doubts"] += [rows.set_aside(row, self._prefix) for row in await self._read("set_aside")]
         return facts
-
-
-def _event(stream: str, id: bytes, body: bytes) -> Event:
-    ms, _, seq = id.partition(b"-")
-    return decode_event(stream, int(seq), int(ms), body)

@@ -34,6 +34,7 @@ from .store_under_test import StoreUnderTest
 from .suspension import PausedRunContract, SuspensionContract
 from .sweep_batches import SweepBatchesContract
 from .tail import TailContract
+from .unreadable import UnreadableEventsContract
 from .waits import WaitsContract
 
 
@@ -59,6 +60,7 @@ class StoreContract(
     RunSearchContract,
     EventLogContract,
     TailContract,
+    UnreadableEventsContract,
     FeedContract,
     SignalsContract,
     QueueAdminContract,
@@ -105,5 +107,6 @@ __all__ = [
     "SuspensionContract",
     "SweepBatchesContract",
     "TailContract",
+    "UnreadableEventsContract",
     "WaitsContract",
 ]

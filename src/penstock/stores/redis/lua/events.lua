@@ -32,22 +32,45 @@ local function stream_head(stream)
   return head
 end
 
+-- Another program added an entry with an id above ours: continue after it. Returns whether there was one.
+local function pass_foreign_entry(stream, head)
+  local info = redis.pcall('XINFO', 'STREAM', stream)
+  if info.err then return false end
+  local ms, seq = string.match(to_table(info)['last-generated-id'], '^(%d+)-(%d+)$')
+  ms, seq = tonumber(ms), tonumber(seq)
+  if ms >= 2 ^ 53 - 1 or ms < tonumber(head.ms) or (ms == tonumber(head.ms) and seq < head.seq) then return false end
+  head.ms = string.format('%.0f', seq < head.seq and ms or ms + 1)
+  return true
+end
+
 -- `original` is the body before redaction, if it differs: only the index of kinds and the delivery have it.
 local function append(stream, body, kind, original)
   local head = stream_head(stream)
   head.seq = head.seq + 1
   local id = head.ms .. '-' .. head.seq
   local pos = call('XADD', NS .. 'feed', '*', 'stream', stream, 'id', id)
-  if not head.first then head.first = pos end
-  if not kind or kind == '' then
-    call('XADD', stream, id, 'body', body, 'pos', pos)
+  local is_indexed, added = kind and kind ~= '', nil
+  if is_indexed then
+    added = redis.pcall('XADD', stream, id, 'body', body, 'pos', pos, 'kind', kind)
   else
-    call('XADD', stream, id, 'body', body, 'pos', pos, 'kind', kind)
+    added = redis.pcall('XADD', stream, id, 'body', body, 'pos', pos)
+  end
+  if type(added) == 'table' then
+    call('XDEL', NS .. 'feed', pos)
+    head.seq = head.seq - 1
+    if pass_foreign_entry(stream, head) then return append(stream, body, kind, original) end
+    error(added.err, 0)
+  end
+  if not head.first then head.first = pos end
+  if is_indexed then
     local index = NS .. 'kinds:' .. kind
-    if original then
-      call('XADD', index, pos, 'stream', stream, 'id', id, 'original', original)
-    else
-      call('XADD', index, pos, 'stream', stream, 'id', id)
+    for _, at in ipairs({pos, '*'}) do -- `*` if another program added an entry above it
+      if original then
+        added = redis.pcall('XADD', index, at, 'stream', stream, 'id', id, 'original', original)
+      else
+        added = redis.pcall('XADD', index, at, 'stream', stream, 'id', id)
+      end
+      if type(added) ~= 'table' then break end
     end
     undelivered[#undelivered + 1] = {kind, stream, id, pos, original or body}
   end

@@ -7,13 +7,15 @@ local function add(kind, count) removed[kind] = removed[kind] + count end
 local function is_full() return room('runs') == 0 or room('jobs') == 0 or room('events') == 0 or room('states') == 0 end
 
 -- Remove the oldest events of a stream, with the references to them. An entry holds body and pos, and a kind if waits may
--- match it. The stream head keeps counting when no event is left.
+-- match it; what another program added holds neither. The stream head keeps counting when no event is left.
 local function remove_events(stream, entries)
   local positions, by_kind = {}, {}
   for _, entry in ipairs(entries) do
-    local pos, kind = entry[2][4], entry[2][6]
-    positions[#positions + 1] = pos
-    if kind then
+    local fields = entry[2]
+    local is_event = fields[1] == 'body' and fields[3] == 'pos' and string.match(fields[4], '^%d+%-%d+$')
+    local pos, kind = fields[4], fields[5] == 'kind' and fields[6]
+    if is_event then positions[#positions + 1] = pos end
+    if is_event and kind then
       by_kind[kind] = by_kind[kind] or {}
       table.insert(by_kind[kind], pos)
     end

@@ -1,14 +1,37 @@
 -- Reads events: of one stream, and of all streams in commit order.
 
+-- Another program may have added entries: ours hold `body` and `pos`.
+local function is_event(entry) return entry[2][1] == 'body' and entry[2][3] == 'pos' end
+
+-- Return an entry as a row: its id and its body, or false and its fields if it is not an event of ours.
+local function event_row(entry)
+  if is_event(entry) then return {entry[1], entry[2][2]} end
+  return {entry[1], false, entry[2]}
+end
+
+-- Return the event that a reference points to: position, stream, id and body. Returns nil if it was trimmed, and fields in
+-- place of the body if another program wrote it.
+local function resolve_reference(ref)
+  local fields = ref[2]
+  if fields[1] ~= 'stream' or fields[3] ~= 'id' then return {ref[1], '', ref[1], false, fields} end
+  local found = redis.pcall('XRANGE', fields[2], fields[4], fields[4])
+  if found.err then return {ref[1], '', ref[1], false, fields} end
+  if not found[1] then return nil end
+  local id, body, foreign = unpack(event_row(found[1]))
+  return {ref[1], fields[2], id, body, foreign}
+end
+
 -- Return the events that a stream of references points to, or their originals if it has them. Skips trimmed events.
 local function read_references(list, from, limit)
   local items = {}
   while #items < limit do
     local refs = call('XRANGE', list, from, '+', 'COUNT', limit)
     for _, ref in ipairs(refs) do
-      local stream, id = ref[2][2], ref[2][4]
-      local found = call('XRANGE', stream, id, id)[1]
-      if found and #items < limit then items[#items + 1] = {ref[1], stream, id, ref[2][6] or found[2][2]} end
+      local item = resolve_reference(ref)
+      if item and #items < limit then
+        if item[4] and ref[2][5] == 'original' then item[4] = ref[2][6] end
+        items[#items + 1] = item
+      end
       from = '(' .. ref[1]
     end
     if #refs < limit then break end
@@ -24,8 +47,8 @@ function READS.newest_event()
     local refs = call('XREVRANGE', NS .. 'feed', from, '-', 'COUNT', 50)
     if #refs == 0 then return {} end
     for _, ref in ipairs(refs) do
-      local found = call('XRANGE', ref[2][2], ref[2][4], ref[2][4])[1]
-      if found then return {{ref[1], ref[2][2], ref[2][4], found[2][2]}} end
+      local item = resolve_reference(ref)
+      if item then return {item} end
       from = '(' .. ref[1]
     end
   end
@@ -44,59 +67,45 @@ end
 
 local function seq_of(entry) return tonumber(string.match(entry[1], '-(%d+)$')) end
 
--- The sequence decides the position of an event. The time in a cursor only helps to find it and may differ.
-local function forward_from(stream, low, cursor)
-  if low == 0 then return '-' end
-  local next = call('XRANGE', stream, '(' .. cursor, '+', 'COUNT', 1)[1]
-  if next and seq_of(next) == low + 1 then return next[1] end
-  local from = '-'
+-- Return where a range starts after a cursor. A cursor that names an entry starts there. Otherwise its sequence decides: its
+-- time may differ, and its event may be trimmed.
+local function range_from(stream, command, cursor, first, last, is_within)
+  if cursor == '' then return first end
+  if #call('XRANGE', stream, cursor, cursor) > 0 then return '(' .. cursor end
+  local from = first
   while true do
-    local page = call('XRANGE', stream, from, '+', 'COUNT', 500)
+    local page = call(command, stream, from, last, 'COUNT', 500)
     for _, entry in ipairs(page) do
-      if seq_of(entry) > low then return entry[1] end
+      if is_event(entry) and is_within(seq_of(entry)) then return entry[1] end
       from = '(' .. entry[1]
     end
     if #page < 500 then return nil end
   end
 end
 
-local function backward_from(stream, high, cursor, last)
-  if high > last then return '+' end
-  local next = call('XREVRANGE', stream, '(' .. cursor, '-', 'COUNT', 1)[1]
-  if next and seq_of(next) == high - 1 then return next[1] end
-  local from = '+'
-  while true do
-    local page = call('XREVRANGE', stream, from, '-', 'COUNT', 500)
-    for _, entry in ipairs(page) do
-      if seq_of(entry) < high then return entry[1] end
-      from = '(' .. entry[1]
-    end
-    if #page < 500 then return nil end
-  end
-end
-
--- Return the events strictly between two cursors.
+-- Return the events strictly between two cursors. Entries of other programs have no sequence of ours: they are returned
+-- where they stand.
 function READS.read()
   local stream, after, before, limit, backward = arg(1), arg(2), arg(3), tonumber(arg(4)), arg(5) == '1'
-  local head = call('HGET', NS .. 'stream_heads', stream)
-  if not head then return {} end
-  local last = tonumber(string.match(head, '^%d+ (%d+)'))
-  local low = after == '' and 0 or tonumber(string.match(after, '-(%d+)$'))
-  local high = before == '' and last + 1 or tonumber(string.match(before, '-(%d+)$'))
-  if low >= last or high <= low + 1 then return {} end
-  local page
+  local low = after ~= '' and tonumber(string.match(after, '-(%d+)$'))
+  local high = before ~= '' and tonumber(string.match(before, '-(%d+)$'))
+  local from, page
   if backward then
-    local from = backward_from(stream, high, before, last)
+    from = range_from(stream, 'XREVRANGE', before, '+', '-', function(seq) return seq < high end)
     page = from and call('XREVRANGE', stream, from, '-', 'COUNT', limit) or {}
   else
-    local from = forward_from(stream, low, after)
+    from = range_from(stream, 'XRANGE', after, '-', '+', function(seq) return seq > low end)
     page = from and call('XRANGE', stream, from, '+', 'COUNT', limit) or {}
   end
-  local rows = {}
+  local rows, stop = {}, backward and after or before
+  local named = stop ~= '' and call('XRANGE', stream, stop, stop)[1]
   for _, entry in ipairs(page) do
-    local seq = seq_of(entry)
-    if seq <= low or seq >= high then break end
-    rows[#rows + 1] = {entry[1], entry[2][2]}
+    if named and entry[1] == named[1] then break end
+    if stop ~= '' and not named and is_event(entry) then
+      local seq = seq_of(entry)
+      if backward and seq <= low or not backward and seq >= high then break end
+    end
+    rows[#rows + 1] = event_row(entry)
   end
   return rows
 end

@@ -40,7 +40,7 @@ function READS.runs_with_first_event()
   local rows = READS.runs()
   for _, row in ipairs(rows) do
     local first = call('XRANGE', NS .. (row[9] or 'flow') .. ':' .. row[1], '-', '+', 'COUNT', 1)[1]
-    row[10] = first and string.match(first[1], '-1$') and first[2][2] or false
+    row[10] = first and string.match(first[1], '-1$') and first[2][1] == 'body' and first[2][2] or false
   end
   return rows
 end

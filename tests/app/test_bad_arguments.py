@@ -73,6 +73,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "bad_argument",
         "limit must be a whole number of at least 1, got 'x'",
     ),
+    "a high limit": (lambda a: a.runs.list(limit=2**63), "bad_argument", "limit must be at most 1,000,000, got 92233"),
+    "events' limit": (lambda a: a.events.read("nq:global", limit=2**63), "bad_argument", "limit must be at most 1,000"),
+    "a surrogate": (lambda a: a.runs.get("\ud800"), "bad_argument", r"id must be valid text, got a lone surrogate in"),
+    "NUL": (lambda a: a.emit("a.b", key="\0"), "bad_argument", "key must not contain a NUL character"),
+    "a long key": (lambda a: a.emit("a.b", key="x" * 501), "bad_argument", "key must have at most 500 characters"),
+    "no bool": (lambda a: a.queues.list(internal="no"), "bad_argument", "internal must be True or False, got 'no'"),
     "state": (
         lambda a: a.jobs.list("mail", "wating"),
         "bad_argument",

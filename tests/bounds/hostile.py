@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -127,12 +127,6 @@ VALUES: dict[str, Any] = {
     "timedelta.max": timedelta.max,
     "-1 s": -timedelta(seconds=1),
 }
-
-
-def some(rng: random.Random, count: int | None) -> Iterator[tuple[str, Any]]:
-    """Yield some of the values, or all of them."""
-    names = sorted(VALUES) if count is None else rng.sample(sorted(VALUES), count)
-    yield from ((name, VALUES[name]) for name in names)
 
 
 def complain(problem: BaseException) -> str | None:

@@ -86,3 +86,12 @@ def test_other_arguments_are_not_changed() -> None:
         ["--help"],
     ):
         assert split_command_line(args, build_parser()).args == args
+
+
+@pytest.mark.parametrize("word", ["\udcff", "a\0b"])
+def test_an_argument_that_is_not_text_is_refused(penstock: Callable, word: str) -> None:
+    for args in (["runs", "fork", "some-id", "--at", "0-1", "--key", word], ["start", word], [word]):
+        answer = penstock(*args)
+        assert (answer.code, answer.out) == (2, "")
+        assert answer.err.startswith(f"error: argument {len(args)} must ")
+        assert answer.err.endswith(" [bad_argument]\n")

@@ -12,7 +12,6 @@ from penstock import flow
 from penstock.core.errors import (
     BadArgument,
     NotJSON,
-    PayloadError,
     PayloadTooDeep,
     PayloadTooLarge,
     RunError,
@@ -182,7 +181,7 @@ async def test_tags_that_are_not_strings_are_refused(memory: Any, tags: Any) -> 
 
 async def test_a_correlation_id_that_is_not_a_string_is_refused(memory: Any) -> None:
     async with memory(one) as a:
-        with pytest.raises(PayloadError, match="must be a string"):
+        with pytest.raises(BadArgument, match="correlation_id must be a string"):
             await a.start("one", correlation_id=7)
 
 

@@ -145,7 +145,7 @@ async def test_an_input_without_a_key_is_refused(memory: Any, key: Any, message:
 @pytest.mark.parametrize("key", ["", 7, "x" * 201, "a\nb"])
 async def test_a_bad_key_is_refused(memory: Any, key: Any) -> None:
     async with memory() as a:
-        with pytest.raises(BadArgument, match="order_key must be a string of 1 to 200 printable characters"):
+        with pytest.raises(BadArgument, match="order_key must be a string"):
             await a.enqueue("mail", 1, order_key=key)
 
 

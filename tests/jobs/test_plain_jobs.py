@@ -10,8 +10,8 @@ import pytest
 
 from penstock import Permanent, job
 from penstock.core.errors import (
+    BadArgument,
     NotJSON,
-    PayloadError,
     PayloadTooLarge,
     RunFailed,
     SchemaViolation,
@@ -220,7 +220,7 @@ async def test_invalid_jobs_are_refused(memory: Any) -> None:
             await a.enqueue("not a queue")
         with pytest.raises(BadId):
             await a.enqueue("echo", key="12345")
-        with pytest.raises(PayloadError, match="correlation id"):
+        with pytest.raises(BadArgument, match="correlation_id must be a string"):
             await a.enqueue("echo", correlation_id=7)
         assert [row.counts["waiting"] for row in await a.queues.list()] == [0, 0]
 

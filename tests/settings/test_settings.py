@@ -203,3 +203,24 @@ async def test_an_unknown_run_is_reported_without_a_password(tmp_path: Path) -> 
         with pytest.raises(UnknownRun, match=r"ada:\*\*\*@nowhere/shop\?sslpassword=\*\*\*") as problem:
             await app.runs.get("nope")
         assert "hunter2" not in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("pyproject.toml", "tool = 3", r"pyproject.toml: \[tool\] must be a table, got 3"),
+        ("pyproject.toml", "[tool]\npenstock = []", r"pyproject.toml: \[tool.penstock\] must be a table, got \[\]"),
+        ("penstock.toml", f"threads = {'9' * 5_000}", "cannot read penstock.toml"),
+        ("penstock.toml", f"threads = {'9' * 30}", "threads must be at most 1,000,000,000, got 9999"),
+        ("penstock.toml", f"threads = '{'9' * 5_000}'", "threads must be at most 1,000,000,000, got '9999"),
+        ("penstock.toml", "threads = " + "[" * 5_000, "cannot read penstock.toml: it is nested too deeply"),
+        ("penstock.toml", "url = 3", "url must be a string, got 3"),
+        ("penstock.toml", "namespace = 3", "invalid namespace 3"),
+        ("penstock.toml", r'redact = ["\u0000"]', "redact must not contain a NUL character"),
+    ],
+)
+def test_a_file_with_odd_values_is_refused(tmp_path: Path, file: str, text: str, message: str) -> None:
+    (tmp_path / file).write_text(text)
+    with pytest.raises(SettingError, match=message) as problem:
+        Settings.load(env={}, folder=tmp_path)
+    assert len(str(problem.value)) < 400

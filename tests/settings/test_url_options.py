@@ -88,7 +88,7 @@ async def test_a_folder_is_not_a_store(tmp_path: Path, options: str) -> None:
     ],
 )
 async def test_invalid_ports_are_refused(url: str, port: str) -> None:
-    with pytest.raises(SettingError, match=f"^{port} is not a port") as problem:
+    with pytest.raises(SettingError, match=f"^'{port}' is not a port") as problem:
         await App(url.replace("PORT", port), handlers=()).open()
     assert "secret" not in str(problem.value)
 
@@ -113,3 +113,21 @@ async def test_an_invalid_postgres_url_is_refused() -> None:
 async def test_an_error_names_every_host() -> None:
     with pytest.raises(StoreUnavailable, match=r"postgresql://127\.0\.0\.1:1,127\.0\.0\.1:2/shop"):
         await App("postgresql://ann:secret@127.0.0.1:1,127.0.0.1:2/shop", handlers=()).open()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis://127.0.0.1:PORT/0", "is not a port between 1 and 65535"),
+        ("postgresql://127.0.0.1:PORT/shop", "is not a port; use 1 to 65535"),
+        ("redis://127.0.0.1/PORT", "invalid database"),
+        ("postgresql://127.0.0.1/shop?pool=PORT", "pool must be a number of connections from 1 to 10,000"),
+        ("sqlite:///shop.db%00PORT", "has no file name"),
+        ("sqlite:///shop.db\0", "url must not contain a NUL character"),
+        ("sqlite:///shop.db\ud800", "url must be valid text"),
+    ],
+)
+async def test_a_number_of_thousands_of_digits_is_refused_and_shortened(url: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message) as problem:
+        await App(url.replace("PORT", "9" * 3_900), handlers=()).open()
+    assert len(str(problem.value)) < 400

@@ -245,3 +245,24 @@ def test_restore_loggers() -> None:
         assert logger.isEnabledFor(logging.DEBUG)
     assert (logger.level, logger.propagate, logger.handlers) == before
     assert not logger.isEnabledFor(logging.DEBUG)
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mred\x07", "paid\nwarning: forged", "\x9b31m", "\u202egpj.exe", "\r\x00"])
+def test_control_characters_are_escaped(text: str) -> None:
+    shown = io.StringIO()
+    configure("info", "pretty", logger="controls", stream=shown)
+    logger = logging.getLogger("controls")
+    escaped = text.encode("unicode_escape").decode()
+    logger.info("got %s", text, extra={"run": text, "redacted": True, "fields": {"field": text}})
+    assert shown.getvalue() == f"{escaped}: got {escaped} field={escaped}\n"
+
+
+def test_a_traceback_has_lines_without_control_characters() -> None:
+    shown = io.StringIO()
+    configure("info", "pretty", logger="controls", stream=shown)
+    try:
+        raise ValueError("\x1b[31mred\x9b")
+    except ValueError:
+        logging.getLogger("controls").exception("failed")
+    assert shown.getvalue().startswith("error: failed\nTraceback (most recent call last):\n  File")
+    assert shown.getvalue().endswith("\nValueError: \\x1b[31mred\\x9b\n")

@@ -16,9 +16,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _call(args: list[str]) -> int:
     from ..telemetry.logging import LOGGER, ROOT, restore_loggers
-    from .argv import split_command_line
+    from .argv import check_words, split_command_line
     from .command_table import build_parser
 
+    check_words(args)
     with restore_loggers(ROOT, LOGGER):
         call = split_command_line(args, build_parser())
         code = build_parser(*call.words[:1])(call.args)

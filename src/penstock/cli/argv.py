@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from cyclopts import App
 
+from ..core.errors import BadArgument
+from ..core.text import has_lone_surrogate
+
 _FLAGS = ("--json", "--debug")
 _OPTIONS_WITH_VALUE = ("--url", "--dir")
 _INPUT_NAMES = ("--input", "--payload", "--data")
@@ -27,6 +30,15 @@ class CommandLine(NamedTuple):
     def args(self) -> list[str]:
         """Return the arguments in the order the parser expects."""
         return [*self.words, *self.before, *self.rest] if self.words else [*self.rest, *self.before]
+
+
+def check_words(args: Sequence[str]) -> None:
+    """Raise for an argument that is not text: the bytes of another encoding, or a NUL character."""
+    for n, word in enumerate(args, 1):
+        if "\0" in word or has_lone_surrogate(word):  # do not show it: it may be a URL with a password
+            raise BadArgument(
+                f"argument {n} must be UTF-8 text without NUL characters; check the encoding of the terminal"
+            )
 
 
 def has_flag(args: Sequence[str], flag: str) -> bool:

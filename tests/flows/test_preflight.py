@@ -279,12 +279,20 @@ async def other_input(input: Order, ctx: Any) -> Any: ...
 @pytest.mark.parametrize(
     ("body", "code", "words"),
     [
-        (other_kind, "non_determinism", "charge#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time"),
+        (
+            other_kind,
+            "non_determinism",
+            "charge#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time",
+        ),
         (other_order, "non_determinism", "charge#1 was recorded before answered#1 but now comes after it"),
         (other_emit, "non_determinism", "an earlier attempt emitted 'noted' as event 1"),
         (swallows, "suspend_swallowed", "caught the exception"),
         (raises, "LookupError", "does not like it"),
-        (in_a_thread, "non_determinism", "charge#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time"),
+        (
+            in_a_thread,
+            "non_determinism",
+            "charge#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time",
+        ),
         (other_input, "schema_violation", "number"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -386,5 +394,7 @@ async def test_a_run_that_has_completed_is_replayed_to_its_end(app: Any, tmp_pat
             await a.wait_for_end(run)
         file = await saved(a, tmp_path, run)
     assert replay(file, handlers=shop(original)).steps == 1
-    with pytest.raises(AssertionError, match=r"ship#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time"):
+    with pytest.raises(
+        AssertionError, match=r"ship#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time"
+    ):
         replay(file, handlers=shop(late))

@@ -172,7 +172,7 @@ def test_check(penstock: Callable, project: Path, waiting: None) -> None:
     bad = penstock("check")
     assert bad.code == 1
     assert "run mine, step asks: " in bad.out
-    assert "charge#1 was recorded as a run but is now a time" in bad.out
+    assert "charge#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time" in bad.out
     assert bad.lines[-1] == "Checked 1 open step of 1 open run: 1 would fail or repeat work with this code."
     answer = penstock("check", "--json", "--flow", "asks")
     assert answer.code == bad.code

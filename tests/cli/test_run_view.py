@@ -93,7 +93,7 @@ def test_every_wait_of_a_step_is_shown() -> None:
     (row,) = build_rows(view(step), NOW)
     assert (
         row.detail
-        == 'waiting for event order.paid {"order":7}, waiting for trigger approval, sleeping until 2026-01-01T00:01:02.500Z (in 1 min 0 s)'
+        == "waiting for event order.paid {\"order\":7}, waiting for trigger 'approval', sleeping until 2026-01-01T00:01:02.500Z (in 1 min 0 s)"
     )
 
 

@@ -37,8 +37,10 @@ def run(project: Path) -> str:
 
 def test_runs_lists_it_as_waiting(penstock: Callable, run: str) -> None:
     answer = penstock("runs", "--status", "waiting")
-    assert "waiting for trigger approval until 20" in answer.out
-    assert penstock("runs", "--status", "waiting", "--json").json["waitsFor"].startswith("waiting for trigger approval")
+    assert "waiting for trigger 'approval' until 20" in answer.out
+    assert (
+        penstock("runs", "--status", "waiting", "--json").json["waitsFor"].startswith("waiting for trigger 'approval'")
+    )
     assert penstock("runs", "--status", "running", "--json").out == ""
     assert penstock("runs", "--status", "open", "--json").json["id"] == run
 
@@ -46,13 +48,13 @@ def test_runs_lists_it_as_waiting(penstock: Callable, run: str) -> None:
 def test_runs_show(penstock: Callable, run: str) -> None:
     answer = penstock("runs", "show", run)
     assert answer.lines[0].startswith(f"approve {run} waiting for ")
-    assert "waiting for trigger approval until 20" in answer.lines[1]
+    assert "waiting for trigger 'approval' until 20" in answer.lines[1]
 
 
 def test_promote_explains_itself(penstock: Callable, run: str) -> None:
     answer = penstock("jobs", "promote", f"{run}.approve.1")
     assert answer.code == 2
-    assert f"job '{run}.approve.1' is suspended; it is waiting for trigger approval until 20" in answer.err
+    assert f"job '{run}.approve.1' is suspended; it is waiting for trigger 'approval' until 20" in answer.err
     assert f"`penstock doctor {run}` explains how to resolve the wait" in answer.err
     assert penstock("jobs", "list", "approve", "--json").json["state"] == "suspended"
 

@@ -49,7 +49,7 @@ async def test_a_waiting_run_is_listed_with_what_it_waits_for(app: Any) -> None:
         (row,) = await until(lambda: a.runs.list(status="waiting"))
         assert (row.id, row.status, row.closed) == (run, "waiting", False)
         (text,) = row.waits_for
-        assert text.startswith("waiting for trigger approval until 20")
+        assert text.startswith("waiting for trigger 'approval' until 20")
         assert await ids(a, status="running") == []
         assert await ids(a, status="open") == [run]
         assert await ids(a, flow="approve", status="waiting") == [run]
@@ -188,5 +188,5 @@ async def test_a_timeout_of_the_result_names_the_wait(app: Any) -> None:
         run = await a.start("approve")
         await until(lambda: a.runs.list(status="waiting"))
         for call in (a.result, a.runs.wait):
-            with pytest.raises(WaitTimeout, match=r"did not end within 0\.05; it is waiting for trigger approval"):
+            with pytest.raises(WaitTimeout, match=r"did not end within 0\.05; it is waiting for trigger 'approval'"):
                 await call(run, timeout=0.05)

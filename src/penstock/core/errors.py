@@ -7,7 +7,8 @@
     │                            UnknownKind · UnknownSchedule
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
     │                            UnreadableJob
-    ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt
+    ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt ·
+    │                            NamespaceMismatch
     ├── UnreadableRecord
     ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·
     │   │                        StaleAttempt · ContextClosed · AwaitTimeout · CallFailed · VersionMismatch ·

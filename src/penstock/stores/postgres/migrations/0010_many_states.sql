@@ -1,2 +1,0 @@
--- Functions only: the time of a unit with many state writes grew with the square of their number.
-SELECT 1;

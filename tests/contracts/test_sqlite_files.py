@@ -226,7 +226,7 @@ async def test_paths_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreUnavailable, match="path that you can write to"):
         await open_and_close(tmp_path / "file" / "store.db")
-    with pytest.raises(StoreUnavailable, match="check the path"):
+    with pytest.raises(StoreUnavailable, match="is a folder, not a file"):
         await open_and_close(tmp_path)
 
 

@@ -68,7 +68,7 @@ def test_forty_calls_can_be_inserted_between_two() -> None:
 def test_a_recorded_name_with_another_kind_is_refused() -> None:
     with pytest.raises(
         NonDeterminism,
-        match=r"step 'charge' of run r: a#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time",
+        match=r"step 'charge' of run r: the durable call a#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time",
     ):
         recorded("a").next_call_by_order("a", "time")
 

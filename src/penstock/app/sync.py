@@ -18,6 +18,7 @@ from ..ports.store import Store
 from ..settings import SettingOptions, Settings
 from ..telemetry.instrumentation import InstrumentationListener
 from ..transactions.connections.connection import run_blocking
+from ..transactions.relay import FailedRow
 from ..transactions.relay_source import Connect
 from .app import App, EngineFactory, NotOpen
 from .outbox import Outbox
@@ -325,6 +326,33 @@ class SyncOutbox:
             connect: URL of the database with the outbox, or a function that returns a connection.
         """
         return self._portal.call(self._outbox.drain(connect))
+
+    def failed(self, connect: Connect, *, after: int = 0, limit: int = 100) -> list[FailedRow]:
+        """Return rows that cannot be delivered and were set aside, each with its number, summary and error.
+
+        Args:
+            connect: URL of the database with the outbox, or a function that returns a connection.
+            after: Number (`seq`) of the last row of the page before.
+            limit: Maximum number of rows.
+        """
+        return self._portal.call(self._outbox.failed(connect, after=after, limit=limit))
+
+    def retry(self, connect: Connect, seqs: Sequence[int] | None = None) -> None:
+        """Let the relay deliver rows again that were set aside.
+
+        Args:
+            connect: URL of the database with the outbox, or a function that returns a connection.
+            seqs: Numbers of the rows. Default: all that were set aside.
+        """
+        self._portal.call(self._outbox.retry(connect, seqs))
+
+    def count_waiting(self, connect: Connect) -> int:
+        """Return how many rows wait to be delivered.
+
+        Args:
+            connect: URL of the database with the outbox, or a function that returns a connection.
+        """
+        return self._portal.call(self._outbox.count_waiting(connect))
 
     def relay(self, connect: Connect, *, every: Duration = "200ms") -> None:
         """Deliver rows in order until Ctrl-C.

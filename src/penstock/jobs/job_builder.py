@@ -68,7 +68,7 @@ class JobBuilder:
             check_priority(priority)
         if handler is not None:
             value = unpack(data)
-            handler.check_start(value, handler.name)
+            handler.check_start(value, repr(handler.name))
             key = key if key is not None else handler.make_key(value)
             rate_key = handler.make_rate_key(value)
             if handler.order_key is not None and options.order_key is None:

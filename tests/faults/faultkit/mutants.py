@@ -197,16 +197,16 @@ def dead_letters_redriven_twice() -> None:
 
 @mutant("an attempt is not recorded when its job is claimed", "simulation", "sweep:linear", "kill")
 def attempts_not_recorded() -> None:
-    original = claiming.Claimer._activate
+    original = claiming.Claimer._claim_one
 
-    def activate(self: Any, queue: str, row: Any, *rest: Any) -> Any:
+    def claim_one(self: Any, queue: str, row: Any, *rest: Any) -> Any:
         append, self._append = self._append, lambda _: []
         try:
             return original(self, queue, row, *rest)
         finally:
             self._append = append
 
-    replace(claiming.Claimer, "_activate", activate)
+    replace(claiming.Claimer, "_claim_one", claim_one)
 
 
 @mutant("a claim takes jobs whose lease has not expired", "simulation")

@@ -7,6 +7,7 @@ schema, edit it and append a file to `MIGRATIONS` that upgrades a file of the ve
 from __future__ import annotations
 
 from importlib import resources
+from pathlib import Path
 
 import apsw
 
@@ -26,12 +27,31 @@ def check_version(connection: apsw.Connection, path: str) -> int:
         is_empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
     finally:
         connection.execute("ROLLBACK")
+    _check_size(path)
     if application != APPLICATION_ID:
         if is_empty:
             return 0
         raise StoreCorrupt(f"{path} is a SQLite file of another program; use another path")
     _check_supported(version, path)
     return version
+
+
+def _check_size(path: str) -> None:
+    """Raise if the end of a file is missing: SQLite would find out when it needs that page, perhaps never."""
+    file = Path(path)
+    log = Path(f"{path}-wal")
+    if path == ":memory:" or (log.exists() and log.stat().st_size):  # the log may contain the missing pages
+        return
+    with file.open("rb") as content:
+        header = content.read(100)
+    changes, pages, valid_for = (int.from_bytes(header[n : n + 4], "big") for n in (24, 28, 92))
+    page_size = int.from_bytes(header[16:18], "big")
+    needed = pages * (65536 if page_size == 1 else page_size)
+    if len(header) == 100 and changes == valid_for and file.stat().st_size < needed:
+        raise StoreCorrupt(
+            f"{path} has {file.stat().st_size:,} bytes and should have {needed:,}: its end is missing; restore it from a "
+            "backup or use another path"
+        )
 
 
 def check_current(version: int, path: str) -> None:

@@ -49,8 +49,8 @@ def _check_size(path: str) -> None:
     needed = pages * (65536 if page_size == 1 else page_size)
     if len(header) == 100 and changes == valid_for and file.stat().st_size < needed:
         raise StoreCorrupt(
-            f"{path} has {file.stat().st_size:,} bytes and should have {needed:,}: its end is missing; restore it from a "
-            "backup or use another path"
+            f"{path} has {file.stat().st_size:,} bytes and should have {needed:,}: its end is missing; restore it from "
+            "a backup or use another path"
         )
 
 

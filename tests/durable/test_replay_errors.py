@@ -125,7 +125,7 @@ MISTAKES: list[tuple[Mistake, str, str]] = [
     (
         kind_changed,
         "non_determinism",
-        r"pay#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time. Give the new call another name",
+        r"pay#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time. Give that call another name",
     ),
     (order_changed, "non_determinism", r"a#1 was recorded before b#1 but now comes after it. Keep the order"),
     (

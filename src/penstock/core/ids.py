@@ -32,8 +32,8 @@ def check_id(value: str, what: str = "id", max_chars: int = MAX_ID_CHARS) -> str
     """Return the id, or raise BadId with the rules for ids."""
     if not isinstance(value, str) or len(value) > max_chars or not _ID.fullmatch(value) or value.isdigit():
         raise BadId(
-            f"invalid {what} {shorten(value)}; use letters, digits, '.', '_' and '-', not digits alone, at most "
-            f"{max_chars} characters"
+            f"invalid {what} {shorten(value)}; use letters, digits, '.', '_' and '-', but not only "
+            f"digits, and at most {max_chars} characters"
         )
     return value
 
@@ -47,8 +47,8 @@ def check_name(value: str, what: str) -> str:
     """Check the name of a queue, flow or step; names become parts of ids and keys."""
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not _NAME.fullmatch(value) or value.isdigit():
         raise BadId(
-            f"invalid {what} {shorten(value)}; use letters, digits, '.', '_' and '-', not digits alone, at most "
-            f"{MAX_NAME_CHARS} characters"
+            f"invalid {what} {shorten(value)}; use letters, digits, '.', '_' and '-', but not only "
+            f"digits, and at most {MAX_NAME_CHARS} characters"
         )
     return value
 

@@ -153,7 +153,7 @@ class Journal:
             raise self.make_error(
                 NonDeterminism,
                 f"the durable call {key} was recorded as {_call(entry.kind)}, and the code now makes it with "
-                f"{_call(kind)}. Give the new call another name, so that runs in progress keep what they recorded",
+                f"{_call(kind)}. Give that call another name: runs in progress still need the record under this one",
             )
         if entry.ord < self.position:
             raise self.make_error(

@@ -14,6 +14,7 @@ from penstock.core.errors import StoreUnavailable
 from penstock.ports.store import Retention
 from penstock.ports.unit import Committed, Completed, Dead, Memo, Released
 from penstock.stores.sqlite import SqliteStore, writer
+from penstock.stores.sqlite.store import SMALL_COMMIT_ROWS
 from penstock.testing.clock import FakeClock
 from penstock.testing.contracts.samples import (
     ERROR,
@@ -64,7 +65,8 @@ async def test_the_commit_of_a_cancelled_caller_is_written(tmp_path: Path) -> No
     store = await open_store(tmp_path / "store.db")
     try:
         with store.signals.listen(f"stream:{STREAM}") as listener:
-            task = asyncio.create_task(apply(store, unit(events=[event()])))
+            # A small write may run on this thread, before it can be cancelled.
+            task = asyncio.create_task(apply(store, unit(events=[event() for _ in range(SMALL_COMMIT_ROWS + 1)])))
             await asyncio.sleep(0)  # it is in the inbox
             task.cancel()
             # Listeners are notified too, although nobody waits for the receipt.

@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("SHOP_PACE", "0.02")
     monkeypatch.setenv("COLUMNS", "120")
     modules, path = set(sys.modules), sys.path[:]
-    with restore_loggers("", LOGGER):  # a snippet configures logging
+    with restore_loggers("", LOGGER, "shop"):  # a snippet configures logging
         yield tmp_path
     sys.path[:] = path
     for name in set(sys.modules) - modules:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .clock import FakeClock
     from .crashes import Crashed
     from .fake_context import FakeContext
-    from .replay import replay
+    from .run_replay import replay
     from .test_app import TestApp
 
 __all__ = ["Crashed", "FakeClock", "FakeContext", "TestApp", "replay", "until"]
@@ -20,7 +20,7 @@ _MODULES = {
     "FakeClock": ".clock",
     "FakeContext": ".fake_context",
     "TestApp": ".test_app",
-    "replay": ".replay",
+    "replay": ".run_replay",
 }
 
 

@@ -66,7 +66,8 @@ async def test_the_commit_of_a_cancelled_caller_is_written(tmp_path: Path) -> No
     try:
         with store.signals.listen(f"stream:{STREAM}") as listener:
             # A small write may run on this thread, before it can be cancelled.
-            task = asyncio.create_task(apply(store, unit(events=[event() for _ in range(SMALL_COMMIT_ROWS + 1)])))
+            large = unit(events=[event() for _ in range(SMALL_COMMIT_ROWS + 1)])
+            task = asyncio.create_task(apply(store, large))
             await asyncio.sleep(0)  # it is in the inbox
             task.cancel()
             # Listeners are notified too, although nobody waits for the receipt.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .scenarios import ORDERED, SWEEP, Contender, Metric, Part, Scenario
+from .scenarios import ORDERED, SPEC, SWEEP, Contender, Metric, Part, Scenario
 
 _CONTENDERS = (
     Contender("penstock", "Penstock", "penstock_postgres.py"),
@@ -69,6 +69,7 @@ _SCENARIOS = (
             Metric("claim50_percent", "claim 50 jobs, full relative to empty", "%"),
             Metric("commit50_percent", "commit 50 steps, full relative to empty", "%"),
             Metric("list_ms", "list the newest 50 runs, full database", "ms"),
+            Metric("queues_first_ms", "count the jobs of every queue, full database, before the first sweep", "ms"),
             Metric("queues_ms", "count the jobs of every queue, full database", "ms"),
         ),
         n=10_000_000,
@@ -105,6 +106,7 @@ _SCENARIOS = (
         quick_n=2000,
         once=True,
     ),
+    SPEC,
     SWEEP,
     ORDERED,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .scenarios import ORDERED, SWEEP, Contender, Metric, Part, Scenario
+from .scenarios import EVENT_LATENCY, ORDERED, SWEEP, Contender, Metric, Part, Scenario
 
 _CONTENDERS = (
     Contender("penstock", "Penstock", "penstock_redis.py"),
@@ -62,11 +62,7 @@ _SCENARIOS = (
         "events, one reader or writer at a time",
         ("penstock", "bare"),
         (
-            Metric("append_p99_ms", "append and publish, 99th percentile", "ms"),
-            Metric("read_p99_ms", "read 100 events, 99th percentile", "ms"),
-            Metric("subscribe_ms", "subscribe and receive the 100 stored events, 99th percentile", "ms"),
-            Metric("deliver_p50_ms", "append to delivery in another process, median", "ms"),
-            Metric("deliver_p99_ms", "append to delivery in another process, 99th percentile", "ms"),
+            *EVENT_LATENCY,
             Metric("watch_mb", "memory to follow 1,000 streams", "MB"),
             Metric("process_mb", "memory of the whole process that follows them", "MB"),
             Metric("event_bytes", "server memory per event", "bytes"),

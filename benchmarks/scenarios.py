@@ -96,6 +96,15 @@ ORDERED = Scenario(
     quick_n=500,
 )
 
+EVENT_LATENCY = (
+    Metric("append_p99_ms", "append and publish, 99th percentile", "ms"),
+    Metric("read_p99_ms", "read 100 events, 99th percentile", "ms"),
+    Metric("subscribe_ms", "subscribe and receive the 100 stored events, 99th percentile", "ms"),
+    Metric("deliver_p50_ms", "append to delivery in another process, median", "ms"),
+    Metric("deliver_p99_ms", "append to delivery in another process, 99th percentile", "ms"),
+)
+SPEC = Scenario("spec", "events, one reader or writer at a time", ("penstock",), EVENT_LATENCY, n=500, quick_n=60)
+
 _CONTENDERS = (
     Contender("penstock", "Penstock", "penstock_sqlite.py"),
     Contender("huey", "Huey", "huey_sqlite.py", env="sqlite"),
@@ -240,6 +249,7 @@ _SCENARIOS = (
         quick_n=20_000,
         once=True,
     ),
+    SPEC,
     SWEEP,
     ORDERED,
 )

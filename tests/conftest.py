@@ -16,6 +16,7 @@ import pytest
 
 import postgres_server
 import redis_server
+from installs import CACHE
 from penstock import App, Event
 from penstock.core.ids import step_job_id
 from penstock.jobs.dead_letters import DeadLetter
@@ -29,13 +30,13 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 from penstock.worker import polling
 
-pytest_plugins = ("xdist_groups", "progress")
+pytest_plugins = ("xdist_groups", "progress", "coverage_lock")
 
 # Build the URL of an empty store of each kind.
 STORE_URLS: dict[str, Callable[[Path], str]] = {
     "memory": lambda _tmp: ":memory:",
     "file": lambda tmp: f"sqlite:///{tmp}/penstock.db",
-    "postgres": lambda _tmp: postgres_server.url(),
+    "postgres": lambda _tmp: postgres_server.prepared_url(),
     "redis": lambda _tmp: redis_server.url(),
 }
 # What one App does is the same in memory and in a file: one set of statements. The file has its contracts, the tests of
@@ -122,6 +123,9 @@ def apps_at(url: str) -> Callable[..., AppHarness]:
 
 
 def pytest_configure() -> None:
+    # What Penstock installs for Node goes to the clone's cache; pip keeps its own.
+    os.environ.setdefault("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
+    os.environ.setdefault("XDG_CACHE_HOME", str(CACHE / "xdg"))
     if os.geteuid() == 0:  # Postgres runs as another user then, and its folders are temporary ones
         tempfile.tempdir = str(postgres_server.open_temporary_folder())
 

@@ -101,6 +101,7 @@ class Server:
             *("initdb", "-D", str(folder / "data"), "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"),
             *initdb,
         )
+        self._asking: asyncpg.Connection | None = None
         self.process = self._start()
 
     def _command(self, program: str, *arguments: str) -> tuple[list[str], dict[str, Any]]:
@@ -168,6 +169,16 @@ class Server:
 
         return run_in_thread(work())
 
+    def ask(self, statement: str, *values: Any) -> Any:
+        """Return the first value of a statement, on a connection that stays open."""
+
+        async def work() -> Any:
+            if self._asking is None or self._asking.is_closed():
+                self._asking = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{self.port}/postgres")
+            return await self._asking.fetchval(statement, *values)
+
+        return asyncio.run_coroutine_threadsafe(work(), _background_loop()).result(60)
+
     def run(self, script: str) -> None:
         """Run a script of several statements."""
 
@@ -198,10 +209,73 @@ def server(*, durable: bool = False) -> Server:
 
 
 def url() -> str:
-    """Return the URL of an empty schema on the shared server."""
+    """Return the URL of a new schema on the shared server, which does not exist yet."""
     schema = f"t{next(_numbers) % KEPT}"
     server().do(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
     return server().url(schema)
+
+
+_prepared: dict[str, str] = {}  # schema -> fingerprint of its tables and functions
+_prepared_numbers = itertools.count()
+
+
+def prepared_url() -> str:
+    """Return the URL of a schema on the shared server that has all tables, and no rows.
+
+    To create a schema takes five times as long as to empty one. A schema whose tables or functions a test has changed is
+    created again."""
+    schema = f"p{next(_prepared_numbers) % KEPT}"
+    one = server()
+    if schema not in _prepared or one.ask(EMPTY_SCHEMA, schema) != _prepared[schema]:
+        one.ask(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+        run_in_thread(_create_tables(one.url(schema)))
+        one.ask(EMPTY_FUNCTION)
+        one.ask(EMPTY_SCHEMA, schema)
+    _prepared[schema] = one.ask(FINGERPRINT, schema)
+    return one.url(schema)
+
+
+async def _create_tables(url: str) -> None:
+    from penstock.stores.postgres import PostgresStore
+
+    store = PostgresStore(url)
+    await store.open()
+    await store.close()
+
+
+# The last change of any table, column, index, constraint, trigger, type or function of a schema, and of its privileges.
+FINGERPRINT = """
+SELECT concat_ws(' ',
+  (SELECT n.xmin FROM pg_namespace AS n WHERE n.nspname = $1),
+  (SELECT concat(count(*), '/', max(c.xmin::text::bigint)) FROM pg_class AS c WHERE c.relnamespace = $1::regnamespace),
+  (SELECT concat(count(*), '/', max(p.xmin::text::bigint)) FROM pg_proc AS p WHERE p.pronamespace = $1::regnamespace),
+  (SELECT concat(count(*), '/', max(t.xmin::text::bigint)) FROM pg_type AS t WHERE t.typnamespace = $1::regnamespace),
+  (SELECT concat(count(*), '/', max(k.xmin::text::bigint)) FROM pg_constraint AS k
+   WHERE k.connamespace = $1::regnamespace),
+  (SELECT concat(count(*), '/', max(g.xmin::text::bigint)) FROM pg_trigger AS g
+   JOIN pg_class AS c ON c.oid = g.tgrelid WHERE c.relnamespace = $1::regnamespace),
+  (SELECT concat(count(*), '/', max(a.xmin::text::bigint)) FROM pg_attribute AS a
+   JOIN pg_class AS c ON c.oid = a.attrelid WHERE c.relnamespace = $1::regnamespace))
+"""
+EMPTY_FUNCTION = """
+CREATE OR REPLACE FUNCTION public.empty_schema(name text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  one regclass;
+BEGIN
+  FOR one IN SELECT c.oid FROM pg_class AS c
+    WHERE c.relnamespace = name::regnamespace AND c.relkind = 'r' AND c.relname <> 'schema_versions' LOOP
+    IF pg_relation_size(one) > 500000 THEN
+      EXECUTE format('TRUNCATE %s', one);
+    ELSIF pg_relation_size(one) > 0 THEN
+      EXECUTE format('DELETE FROM %s', one);
+    END IF;
+  END LOOP;
+  PERFORM setval(c.oid::regclass, 1, false) FROM pg_class AS c
+    WHERE c.relnamespace = name::regnamespace AND c.relkind = 'S';
+END $$;
+"""
+# Returns the fingerprint of before: to truncate a table changes it.
+EMPTY_SCHEMA = f"WITH f AS MATERIALIZED ({FINGERPRINT}) SELECT f.concat_ws, public.empty_schema($1) FROM f"
 
 
 @cache
@@ -223,6 +297,14 @@ def unprivileged_user() -> dict[str, Any]:
 
 def _owner() -> pwd.struct_passwd:
     return pwd.getpwnam(NOBODY)
+
+
+@cache
+def _background_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop that runs in a thread of its own until the process ends."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="postgres-server", daemon=True).start()
+    return loop
 
 
 def run_in_thread(work: Coroutine[Any, Any, T]) -> T:

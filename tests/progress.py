@@ -14,7 +14,7 @@ import pytest
 
 INTERVAL_S = 60.0
 SHOWN_RUNNING = 3
-SHOWN_FILES = 12
+SHOWN_FILES = 40
 PLUGIN = "test-progress"
 
 

@@ -20,9 +20,11 @@ from typing import Any
 from penstock import App, Context, SyncApp, flow, job, step
 from penstock.app.dead_letters import DeadLetters
 from penstock.app.events import Events
+from penstock.app.flows import Flows
 from penstock.app.jobs import Jobs
 from penstock.app.outbox import Outbox
 from penstock.app.queues import Queues
+from penstock.app.run_handle import Run
 from penstock.app.runs import Runs
 from penstock.app.schedules import Schedules
 from penstock.app.state import AppState
@@ -31,7 +33,7 @@ from penstock.app.waits import Waits
 from penstock.app.workers import Workers
 from penstock.context.context import Log
 from penstock.context.state import StateView
-from penstock.durable.triggers import Trigger
+from penstock.durable.trigger_waits import Trigger
 from penstock.durable.waits import Waits as ContextWaits
 from penstock.testing import TestApp
 
@@ -39,6 +41,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "reference" / "app.md"
 WIDTH = 110
 
 FACETS: dict[str, type[Any]] = {
+    "app.flows": Flows,
     "app.runs": Runs,
     "app.jobs": Jobs,
     "app.queues": Queues,
@@ -69,10 +72,10 @@ LEFT_OUT = {
 """Members that other parts of Penstock use."""
 
 NOTES = {
-    "app.runs.list": """`flow`, `status`, `since`, `until`, `tags` and `where` combine: a run must match all of them. In
-`where`, an object matches if the input has all its members, an array if each of its items matches an item of the
-input's array; other values must be equal. `where` and `tags` compare with the recorded event, in which secrets are
-redacted. Postgres looks them up in an index; SQLite and Redis scan the runs that match the rest, newest first.""",
+    "app.runs.list": """All filters combine: a run must match every one. [Find runs](../howto/look-ups.md#runs) has what
+each of them finds and costs. In `where`, an object matches if the input has all its members, an array if each of its
+items matches an item of the input's array; other values must be equal. `where` compares with the recorded event, in
+which secrets are redacted.""",
     "app.emit": """The call returns nothing and accepts a kind that no run waits for: a wait that starts later
 [looks back](../howto/waits.md#wait-for-a-payment) at it. `app.waits.list(run=id)` shows what a run waits for.""",
     "app.workers.run": """While a worker runs, Python's cyclic garbage collector starts after 20,000 new objects
@@ -163,6 +166,9 @@ delayed True True
 ```
 """
 
+RUN = """`SyncApp` returns a `SyncRun`: the same methods, without `await`. An encoder that accepts only `str` itself,
+such as msgspec's, needs `run.id`."""
+
 SYNC = """`SyncApp` has every method of `App` and of its facets, with the same options; each call waits for its answer.
 It is used with `with`, and its iterators with `for`. The exception is `app.workers`, which has `start`:"""
 
@@ -176,6 +182,7 @@ def build_page() -> str:
     facets = "\n".join(f"| [`{name}`](#{_anchor(name)}) | {_summary(cls)} |" for name, cls in FACETS.items())
     parts = [HEAD.format(facets=facets), "## App\n", _class("App", App)]
     parts += _methods("app", App)
+    parts += ["## Run\n", _class(None, Run), RUN + "\n", *_methods("run", Run)]
     for name, cls in FACETS.items():
         parts += [f"## {name}\n", _class(None, cls), *_methods(name, cls)]
     parts += ["## Decorators\n", *(_entry(f"@{one.__name__}", one) for one in (flow, step, job))]

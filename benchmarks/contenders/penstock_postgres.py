@@ -8,6 +8,7 @@ from pathlib import Path
 import asyncpg
 from entry import Case, Metrics, latency, main
 from penstock_engine import Producer, about, drain_flows, rates, run_on_loop, work, work_flows
+from penstock_events import events, work_events
 from penstock_ordered import ordered
 from penstock_sweep import sweep
 from server_time import server_us
@@ -86,7 +87,11 @@ async def grown(case: Case) -> Metrics:
         metrics[f"claim{batch}_percent"] = _percent(metrics, f"claim{batch}")
         metrics[f"commit{batch}_percent"] = _percent(metrics, f"commit{batch}")
     metrics["list_ms"] = await _median(lambda: stores["grown"].runs(limit=50))
-    metrics["queues_ms"] = await _median(lambda: stores["grown"].queues(), 3)
+    metrics["queues_first_ms"] = await _median(lambda: stores["grown"].queues(), 3)
+    for _ in range(2):  # the first sweep that finds a queue counts nothing of it yet
+        while any((await stores["grown"].sweep(Retention())).values()):
+            pass
+    metrics["queues_ms"] = await _median(lambda: stores["grown"].queues())
     for store in stores.values():
         await store.close()
     return metrics
@@ -224,8 +229,9 @@ main(
                 "size": size,
                 "sweep": sweep,
                 "ordered": ordered,
+                "spec": events,
             }.items()
         },
     },
-    {"jobs": work_jobs, "pickup": work_jobs, "flows3": run_on_loop(work_flows)},
+    {"jobs": work_jobs, "pickup": work_jobs, "flows3": run_on_loop(work_flows), "spec": run_on_loop(work_events)},
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 import apsw
 from entry import Case, Metrics, idle_cpu, latency, main, pauses, send_report, throughput
+from penstock_events import events, work_events
 from penstock_ordered import ordered
 from penstock_sweep import sweep
 from penstock_waits import waiting, waiting_rows
@@ -304,6 +305,7 @@ main(
             "grown": grown,
             "sweep": sweep,
             "ordered": ordered,
+            "spec": events,
             "waiting": waiting,
             "waiting_rows": lambda case: waiting_rows(case, Probe),
         }.items()
@@ -316,6 +318,7 @@ main(
             "flows3_wal": work_drain,
             "pickup": work_pickup,
             "pickup_installed": work_pickup,
+            "spec": work_events,
         }.items()
     },
 )

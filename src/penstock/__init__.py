@@ -5,14 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .app import App, SyncApp
+    from .app.run_handle import Run
+    from .app.shared_connections import SharedConnections
+    from .app.sync_facets import SyncRun
     from .context.context import Context
     from .context.sync_context import SyncContext
-    from .core.errors import AwaitTimeout, PenstockError, Permanent, RateLimited, Retry
+    from .core.errors import AwaitTimeout, ChildFailed, PenstockError, Permanent, RateLimited, Retry
     from .core.events import Event
     from .core.retry import Backoff, RetryPolicy
     from .core.signatures import Signature, sign
+    from .dags.definition import DagBuilder
+    from .durable.child_runs import ChildFailure
     from .durable.declared_waits import Await
     from .handlers.decorators import flow, job, step
+    from .handlers.nodes import Fail, Next, Skip, node
     from .handlers.subscriptions import Subscription
     from .jobs.job_trees import Node
 
@@ -23,20 +29,30 @@ __all__ = [
     "Await",
     "AwaitTimeout",
     "Backoff",
+    "ChildFailed",
+    "ChildFailure",
     "Context",
+    "DagBuilder",
     "Event",
+    "Fail",
+    "Next",
     "Node",
     "PenstockError",
     "Permanent",
     "RateLimited",
     "Retry",
     "RetryPolicy",
+    "Run",
+    "SharedConnections",
     "Signature",
+    "Skip",
     "Subscription",
     "SyncApp",
     "SyncContext",
+    "SyncRun",
     "flow",
     "job",
+    "node",
     "sign",
     "step",
 ]
@@ -46,18 +62,28 @@ _PLACES = {
     "Await": ".durable.declared_waits",
     "AwaitTimeout": ".core.errors",
     "Backoff": ".core.retry",
+    "ChildFailed": ".core.errors",
+    "ChildFailure": ".durable.child_runs",
     "Context": ".context.context",
     "Event": ".core.events",
+    "Fail": ".handlers.nodes",
+    "Next": ".handlers.nodes",
+    "Skip": ".handlers.nodes",
+    "DagBuilder": ".dags.definition",
+    "node": ".handlers.nodes",
     "Node": ".jobs.job_trees",
     "PenstockError": ".core.errors",
     "Permanent": ".core.errors",
     "RateLimited": ".core.errors",
     "Retry": ".core.errors",
     "RetryPolicy": ".core.retry",
+    "Run": ".app.run_handle",
     "Signature": ".core.signatures",
+    "SharedConnections": ".app.shared_connections",
     "Subscription": ".handlers.subscriptions",
     "SyncApp": ".app",
     "SyncContext": ".context.sync_context",
+    "SyncRun": ".app.sync_facets",
     "flow": ".handlers.decorators",
     "job": ".handlers.decorators",
     "sign": ".core.signatures",

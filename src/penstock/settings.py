@@ -9,6 +9,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict
@@ -25,6 +26,7 @@ DEFAULT_URL = "sqlite:///.penstock/penstock.db"
 PREFIX = "PENSTOCK_"
 DEFAULT = "default"
 MAX_COUNT = 1_000_000_000
+MAX_PORT = 65_535
 MAX_URL_CHARS = 4_000
 # Not settings: the CLI reads PENSTOCK_DEBUG, the tests read PENSTOCK_FAULTS.
 _OTHER_VARIABLES = {"PENSTOCK_FAULTS", "PENSTOCK_DEBUG"}
@@ -36,22 +38,48 @@ class SettingOptions(TypedDict, total=False):
     namespace: str | None
     concurrency: int | None
     threads: int | None
+    call_concurrency: int | None
     lease: Duration | None
     grace: Duration | None
     max_crashes: int | None
+    max_depth: int | None
     queue_names: Literal["filename", "directory"] | None
+    import_mode: Literal["file", "module"] | None
     unknown_fields: Literal["refuse", "ignore"] | None
+    node: str | None
+    node_memory: int | None
     queues: Names | None
+    stream_types: Names | None
+    http_allow: Names | None
     public_url: str | None
+    host: str | None
+    port: int | None
+    heartbeat: Duration | None
+    buffer_limit: int | None
+    namespaces: Names | None
+    token: str | None
     retain_runs: Retention | None
     retain_jobs: Retention | None
     retain_events: Retention | None
+    retain_entity_events: Retention | None
     keep_runs: int | Literal["all"] | None
     keep_jobs: int | Literal["all"] | None
     keep_events: int | Literal["all"] | None
+    keep_entity_events: int | Literal["all"] | None
+    state_events: Literal["on", "off"] | None
     log: Literal["debug", "info", "warning", "error"] | None
     log_format: Literal["pretty", "json"] | None
     redact: Names | None
+    process_pool: int | None
+    process_jobs: int | None
+    process_memory: int | None
+    process_grace: Duration | None
+    process_timeout: Duration | None
+    process_cpu: int | None
+    process_files: int | None
+    process_python: str | None
+    process_env: Names | None
+    process_env_allow: Names | None
 
 
 @dataclass(frozen=True)
@@ -63,22 +91,48 @@ class Settings:
     namespace: str = "nq"
     concurrency: int = 10
     threads: int = 10
+    call_concurrency: int = 32
     lease: int = 30_000
     grace: int = 10_000
     max_crashes: int = 3
+    max_depth: int = 10
     queue_names: Literal["filename", "directory"] = "filename"
+    import_mode: Literal["file", "module"] = "file"
     unknown_fields: Literal["refuse", "ignore"] = "refuse"
+    node: str = ""
+    node_memory: int = 0
     queues: tuple[str, ...] = ()
+    stream_types: tuple[str, ...] = ()
+    http_allow: tuple[str, ...] = ()
     public_url: str = ""
+    host: str = "127.0.0.1"
+    port: int = 8765
+    heartbeat: int = 15_000
+    buffer_limit: int = 128_000
+    namespaces: tuple[str, ...] = ()
+    token: str = field(default="", repr=False)  # a secret
     retain_runs: int | None = 30 * 86_400_000
     retain_jobs: int | None = 7 * 86_400_000
     retain_events: int | None = 7 * 86_400_000
+    retain_entity_events: int | None = None
     keep_runs: int | None = None
     keep_jobs: int | None = None
     keep_events: int | None = None
+    keep_entity_events: int | None = None
+    state_events: Literal["on", "off"] = "on"
     log: Literal["debug", "info", "warning", "error"] = "warning"
     log_format: Literal["pretty", "json"] = "pretty"
     redact: tuple[str, ...] = ("password", "passwd", "secret", "token", "authorization", "cookie", "api_key", "apikey")
+    process_pool: int = 0
+    process_jobs: int = 1000
+    process_memory: int = 0
+    process_grace: int = 2000
+    process_timeout: int = 0
+    process_cpu: int = 0
+    process_files: int = 0
+    process_python: str = ""
+    process_env: tuple[str, ...] = field(default=(), repr=False)  # it may contain secrets
+    process_env_allow: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -149,9 +203,15 @@ class _Reader:
             raise SettingError(f"{where}: {problem}") from None
 
 
+@lru_cache(maxsize=4)
+def _parse_toml(path: Path, _mtime_ns: int, _size: int) -> dict[str, Any]:
+    return tomllib.loads(path.read_text("utf-8"))
+
+
 def _toml(path: Path, *table: str) -> Mapping[str, Any]:
     try:
-        found: Any = tomllib.loads(path.read_text("utf-8"))
+        stat = path.stat()
+        found: Any = _parse_toml(path.absolute(), stat.st_mtime_ns, stat.st_size)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as problem:  # not UTF-8, not TOML, or a number of thousands of digits
@@ -165,12 +225,30 @@ def _toml(path: Path, *table: str) -> Mapping[str, Any]:
     return found  # type: ignore[no-any-return]
 
 
-_DURATIONS = {"lease", "grace", "retain_runs", "retain_jobs", "retain_events"}
-_COUNTS = {"concurrency": 1, "threads": 1, "max_crashes": 0, "keep_runs": 0, "keep_jobs": 0, "keep_events": 0}
-_LISTS = {"queues", "redact"}
+_DURATIONS = {
+    *("lease", "grace", "heartbeat", "retain_runs", "retain_jobs", "retain_events", "retain_entity_events"),
+    *("process_grace", "process_timeout"),
+}
+_MIN_DURATIONS_MS = {"lease": 500, "heartbeat": 100}
+_COUNTS = {
+    "concurrency": 1,
+    "threads": 1,
+    "call_concurrency": 1,
+    "max_crashes": 0,
+    "max_depth": 0,
+    "port": 0,
+    "buffer_limit": 1000,
+    "node_memory": 0,
+    **dict.fromkeys(("keep_runs", "keep_jobs", "keep_events", "keep_entity_events"), 0),
+    **dict.fromkeys(("process_pool", "process_jobs", "process_memory", "process_cpu", "process_files"), 0),
+}
+_LISTS = {"queues", "http_allow", "stream_types", "namespaces", "redact", "process_env", "process_env_allow"}
+_LISTED_NAMES = {"queues": "queue name", "stream_types": "type of streams", "namespaces": "namespace"}
 _CHOICES = {
     "queue_names": ("filename", "directory"),
+    "import_mode": ("file", "module"),
     "unknown_fields": ("refuse", "ignore"),
+    "state_events": ("on", "off"),
     "log": ("debug", "info", "warning", "error"),
     "log_format": ("pretty", "json"),
 }
@@ -188,7 +266,11 @@ def _convert(name: str, value: Any) -> Any:
                 f'{name} must be a list of strings or a comma-separated string such as "a,b", got {shorten(value)}'
             )
         words = [check_text(part, name).strip() for part in parts]
-        return tuple(check_name(word, "queue name") if name == "queues" else word for word in words if word)
+        bad = next((word for word in words if name == "process_env" and word and "=" not in word), None)
+        if bad is not None:
+            raise ValueError(f'process_env must be a list of variables such as "MODE=fast", got {shorten(bad)}')
+        label = _LISTED_NAMES.get(name)
+        return tuple(check_name(word, label) if label is not None else word for word in words if word)
     if name == "namespace":
         return check_namespace(value)
     if name in _CHOICES and (not isinstance(value, str) or value not in _CHOICES[name]):
@@ -204,6 +286,8 @@ def _count(name: str, value: Any) -> int:
         count = int(value) if len(value) < 100 else MAX_COUNT + 1
     if isinstance(count, bool) or not isinstance(count, int) or count < _COUNTS[name]:
         raise ValueError(f"{name} must be a whole number of at least {_COUNTS[name]}, got {shorten(value)}")
+    if name == "port" and count > MAX_PORT:
+        raise ValueError(f"port must be at most {MAX_PORT}, got {shorten(value)}")
     if count > MAX_COUNT:
         raise ValueError(f"{name} must be at most {MAX_COUNT:,}, got {shorten(value)}")
     return count
@@ -215,6 +299,6 @@ def _duration(name: str, value: Any) -> int | None:
             raise ValueError(f"{name} cannot be switched off; use a duration such as 30s")
         return None
     ms = to_ms(value)
-    if name == "lease" and ms < 500:
-        raise ValueError(f"lease must be at least 500ms, got {ms}ms")
+    if name in _MIN_DURATIONS_MS and ms < _MIN_DURATIONS_MS[name]:
+        raise ValueError(f"{name} must be at least {_MIN_DURATIONS_MS[name]}ms, got {ms}ms")
     return ms

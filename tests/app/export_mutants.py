@@ -102,7 +102,7 @@ def _whole_files(data: bytes, lines: list[Line]) -> Mutants:
     for n in range(1, 20):
         yield f"cut at {n}/20", data[: len(data) * n // 20]
     for n, junk in enumerate((b"\x00", b"\xff", b"\xc3(", b"\xed\xa0\x80", b"}", b'"', b"\\", b"\x1b[2J", b"[" * 5000)):
-        at = len(data) * (n + 1) // 11
+        at = data.rfind(b'{"', 0, len(data) * (n + 1) // 11) + 1  # inside a text, some of it would be valid JSON
         yield f"junk {junk[:4]!r} inside", data[:at] + junk + data[at:]
         yield f"junk {junk[:4]!r} as a line", data + junk + b"\n"
     for text in (b"null", b"7", b"[]", b"{}", b'"x"', b'{"penstock":3}', b'{"penstock":9,"new":1}', b"[" * 100_000):

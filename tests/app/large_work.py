@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from penstock import App, Context, flow, job
 from penstock.app.export import export_run, import_runs
@@ -78,6 +81,21 @@ async def list_state(app: App, run: str) -> int:
         page = await app.state.of_run(run).list(after=page.next, limit=PAGE)
 
 
+async def write_export(app: App, count: int) -> Path:
+    """Write an export of runs of one MB each, in little memory."""
+    async with app.workers.background():
+        run = await app.start("large", 1, key="full")
+        await app.runs.wait(run, timeout="1m")
+    writes = [StateWrite(f"run/{run}/key-{n}", b'"%b"' % (b"x" * 50_000)) for n in range(20)]
+    await app.store.commit([Unit("fill", state=writes)])
+    line = await export_run(app, run)
+    path = Path(tempfile.mkdtemp()) / "runs.jsonl"
+    with path.open("wb") as file:
+        for n in range(count):
+            file.write(line.replace(b"full", b"copy-%d" % n) + b"\n")
+    return path
+
+
 async def main(what: str, count: int, url: str) -> None:
     stops: list[float] = []
     found: dict[str, object] = {}
@@ -90,6 +108,7 @@ async def main(what: str, count: int, url: str) -> None:
         line = await export_run(app, run) if what == "import" else b""
         if what == "import":
             line = line.replace(b"full", b"copy")
+        path = await write_export(app, count) if what == "import_file" else None
         before, started = peak_mb(), time.perf_counter()
         async with watched_loop(stops):
             if what == "enqueue_many":
@@ -102,6 +121,9 @@ async def main(what: str, count: int, url: str) -> None:
                 found["bytes"] = len(await export_run(app, run))
             elif what == "import":
                 await import_runs(app, line)
+            elif path is not None:
+                assert len(await import_runs(app, path)) == count
+                shutil.rmtree(path.parent)
             elif what == "sweep":
                 while any((await app.store.sweep(Retention(runs_before=2**52))).values()):
                     await asyncio.sleep(0)

@@ -32,11 +32,15 @@ def warned(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 @pytest.mark.parametrize(
     ("queue", "name", "expected"),
     [
-        ("male", None, "queue 'male' has no handler here; did you mean 'mail'?"),
-        ("zzz", None, "queue 'zzz' has no handler here; known queues: mail, pictures"),
-        ("orders", None, "queue 'orders' has no handler here; known queues: mail, pictures"),
-        ("pictures", None, "queue 'pictures' has only handlers of named jobs; pass name=, known jobs: resize"),
-        ("pictures", "rezise", "job 'rezise' in queue 'pictures' has no handler here; did you mean"),
+        ("male", None, "queue 'male' has no handler in this process; did you mean 'mail'?"),
+        ("zzz", None, "queue 'zzz' has no handler in this process; known queues: mail, pictures"),
+        ("orders", None, "queue 'orders' has no handler in this process; known queues: mail, pictures"),
+        (
+            "pictures",
+            None,
+            "the handlers of queue 'pictures' process only jobs with their own name; pass name=, one of: resize",
+        ),
+        ("pictures", "rezise", "job 'rezise' in queue 'pictures' has no handler in this process; did you mean"),
     ],
 )
 async def test_a_queue_without_a_worker(

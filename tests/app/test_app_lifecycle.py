@@ -51,9 +51,14 @@ def test_public_names_are_sorted_and_exist() -> None:
             "AwaitTimeout",
             "Backoff",
             "Context",
+            "DagBuilder",
             "Event",
+            "Fail",
+            "Next",
             "Node",
             "PenstockError",
+            "Skip",
+            "node",
             "Permanent",
             "RateLimited",
             "Retry",
@@ -61,6 +66,7 @@ def test_public_names_are_sorted_and_exist() -> None:
             "Subscription",
         ),
         *("Signature", "SyncApp", "SyncContext", "flow", "job", "sign", "step"),
+        *("ChildFailed", "ChildFailure", "Run", "SharedConnections", "SyncRun"),
     }
 
 
@@ -136,7 +142,7 @@ async def test_a_closed_app_raises(app: Any) -> None:
         lambda: a.enqueue("sums", [1]),
         lambda: a.events.read("nq:global"),
     ):
-        with pytest.raises(StoreUnavailable, match=r"^this App is closed, and with it the store .*; call it before"):
+        with pytest.raises(StoreUnavailable, match=r"^this App is closed \(store .*\); use it inside"):
             await ask()
 
 

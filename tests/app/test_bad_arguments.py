@@ -107,7 +107,11 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "events": (lambda a: anext(a.queues.events("mial")), "unknown_queue", "no queue named 'mial'; did you mean"),
     "a token": (lambda a: a.waits.fire(5), "bad_argument", "token must be a string, got 5"),
     "a letter": (lambda a: a.dead_letters.redrive(5), "bad_argument", "id must be a string, got 5"),
-    "a change": (lambda a: a.state.patch("a", 5), "bad_argument", "change must be a function that returns the new"),
+    "a change": (
+        lambda a: a.state.patch("a", 5),
+        "bad_argument",
+        "change must be a function that takes the old value",
+    ),
     "a flow": (lambda a: a.runs.list(flow=5), "bad_argument", "flow must be a string, got 5"),
     "queue": (lambda a: a.queues.pause("mial"), "unknown_queue", "no queue named 'mial'; did you mean 'mail'?"),
 }

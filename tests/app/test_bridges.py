@@ -103,6 +103,8 @@ async def test_an_invalid_bridge_is_a_problem_of_its_file(folder: Path) -> None:
     (folder / "other.py").write_text('bridges = ["Avignon", "Rialto"]  # not ours\n')
     async with App(":memory:", folder) as app:
         (problem,) = app.registry.problems
-        assert "bridges must contain bridges such as PgBoss(…), got 'Avignon'" in str(problem)
+        assert "`bridges` must be a list of bridge objects such as [PgBoss(…)], but it contains 'Avignon'" in str(
+            problem
+        )
         async with app.workers.background():
             assert noted(folder) == []

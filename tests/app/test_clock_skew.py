@@ -24,7 +24,7 @@ from penstock.testing.until import until
 from skew import OFFSETS_MS, ReadTime, SkewedClock, assert_in, postgres_now, redis_now
 
 SERVERS: dict[str, tuple[Callable[[], str], ReadTime]] = {
-    "postgres": (postgres_server.url, postgres_now),
+    "postgres": (postgres_server.prepared_url, postgres_now),
     "redis": (redis_server.url, redis_now),
 }
 TIMEOUT_S = 20

@@ -177,7 +177,11 @@ async def wrong_patch(_: Any, ctx: Context) -> None:
         *(("wrong-sync-call", which, expected) for which, expected in MISTAKES.items()),
         *(("wrong-branch", which, expected) for which, expected in MISTAKES.items()),
         ("wrong-sync-call", "all", "in a `def` handler, ctx.branch.event(…)"),
-        ("wrong-patch", "", "change must be a function that returns the new value"),
+        (
+            "wrong-patch",
+            "",
+            "the second argument of state.patch must be a function that takes the old value and returns the new one",
+        ),
     ],
 )
 async def test_bad_arguments_of_durable_calls(memory: Any, name: str, which: str, expected: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import msgspec
 import pytest
 
 from penstock import App, SyncApp, flow, step
+from penstock.app import export_format
 from penstock.app.export_format import BadExport
 from penstock.core.errors import BadArgument, ConfigError, RunError, UnknownRun
 from penstock.core.ids import step_job_id
@@ -267,3 +270,71 @@ async def _until_trigger(a: Any, run: str) -> None:
         return job.state == "suspended" and bool(await a.waits.list(run=run, kind="trigger"))
 
     await until(asleep)
+
+
+async def _write_file(memory: Any, shop: Shop, path: Path) -> bytes:
+    async with memory(shop.order) as a:
+        for key in ("first", "second"):
+            await a.start("shop", 1, key=key)
+        data = b"\n".join([line async for line in a.runs.export_all()])
+    path.write_bytes(data)
+    return data
+
+
+@pytest.mark.parametrize("source", ["path", "file", "file from a position", "pipe"])
+async def test_a_file_is_read_line_by_line(memory: Any, shared: Any, tmp_path: Path, source: str) -> None:
+    shop, path = Shop(), tmp_path / "runs.jsonl"
+    data = await _write_file(memory, shop, path)
+    async with shared(shop.order) as b:
+        if source == "path":
+            imported = await b.runs.import_(path)
+        elif source == "pipe":
+            end, other = os.pipe()
+            os.write(other, data)
+            os.close(other)
+            with open(end, "rb") as file:
+                imported = await b.runs.import_(file)
+        else:
+            path.write_bytes(b"not a run\n" + data if "position" in source else data)
+            with path.open("rb") as file:
+                if "position" in source:
+                    file.readline()
+                imported = await b.runs.import_(file)
+        assert list(imported) == ["first", "second"]
+        assert sorted(row.id for row in await b.runs.list()) == ["first", "second"]
+
+
+async def test_a_file_that_changes_during_the_import(memory: Any, shared: Any, tmp_path: Path) -> None:
+    shop, path = Shop(), tmp_path / "runs.jsonl"
+    first, second = (await _write_file(memory, shop, path)).splitlines()
+    gap = b"\n" + b" " * 100_000  # more than one buffer
+    path.write_bytes(first + gap + second)
+
+    def change(_run: str) -> None:
+        path.write_bytes(first + gap + second.replace(b'"second', b'"forged'))
+
+    async with shared(shop.order) as b:
+        with pytest.raises(BadExport, match=r"line 2: another program changed the file.*The runs before this line"):
+            await b.runs.import_(path, on_run=change)
+        assert [row.id for row in await b.runs.list()] == ["first"]
+
+
+async def test_a_file_that_cannot_be_read(shared: Any, tmp_path: Path) -> None:
+    async with shared() as b:
+        for path in (tmp_path / "nope", tmp_path, Path("a\0b")):
+            with pytest.raises(BadArgument, match=r"cannot read .*; pass the path of a file"):
+                await b.runs.import_(path)
+        (tmp_path / "text").write_text("")
+        with (tmp_path / "text").open() as text, (tmp_path / "new").open("wb") as new:
+            for file in (text, new, io.StringIO("{}"), 7, None):
+                with pytest.raises(BadArgument, match="opened with mode 'rb', got a"):
+                    await b.runs.import_(file)
+
+
+async def test_a_long_line_of_a_file(shared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_format, "MAX_LINE_BYTES", 1000)
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(b"\n" + b"x" * 5000)
+    async with shared() as b:
+        with pytest.raises(BadExport, match="line 2 has more than 0 MB"):
+            await b.runs.import_(path)

@@ -15,7 +15,7 @@ from msgspec.structs import astuple
 import postgres_server
 import redis_server
 from penstock import App, Context, flow, job
-from penstock.app import enqueuer, export
+from penstock.app import enqueuer, export, export_file, export_format
 from penstock.core.errors import BadArgument, NotJSON, RunFailed, RunLimit
 from penstock.worker import channel
 
@@ -24,6 +24,7 @@ SIZES = {
     "enqueue_many": (12_000, 36_000, 28),
     "list": (30_000, 90_000, 15),
     "export": (50_000, 150_000, 31),
+    "import_file": (10, 50, 15),  # runs of one MB
     "sweep": (30_000, 60_000, 15),
 }
 
@@ -91,7 +92,7 @@ async def test_an_attempt_has_a_limit(
         if is_allowed:
             assert await app.result(run, timeout=30) == input["emits"]
             return
-        with pytest.raises(RunFailed, match="one attempt may emit, start and set at most 50 things"):
+        with pytest.raises(RunFailed, match="one attempt can write at most 50 events, jobs, runs and state keys"):
             await app.result(run, timeout=30)
         # Nothing of the attempt was written.
         kinds = [event.kind for event in await app.events.read_all(f"nq:flow:{run}")]
@@ -128,9 +129,14 @@ async def test_a_run_that_is_too_large_to_export(url: str, monkeypatch: pytest.M
         run = await app.start("wide", {"emits": 2, "sets": 40}, key="large")
         await app.runs.wait(run, timeout=30)
         line = await export.export_run(app, run)
-        saved = export.read_line(line, 1)
+        saved = export_file.read_line(line, 1)
         assert len(saved.state) == 40
         assert list(map(astuple, saved.events)) == list(map(astuple, await app.events.read_all("nq:flow:large")))
-        monkeypatch.setattr(export, "MAX_EXPORT_BYTES", 500)
-        with pytest.raises(RunLimit, match="run 'large' is too large to export"):
-            await export.export_run(app, run)
+        for limit in (500, len(line) - 1):
+            monkeypatch.setattr(export_format, "MAX_LINE_BYTES", limit)
+            with pytest.raises(RunLimit, match="run 'large' is too large to export"):
+                await export.export_run(app, run)
+            with pytest.raises(export_format.BadExport, match=r"^line 1 has more than 0 MB"):
+                export_file.read_line(line, 1)
+        monkeypatch.setattr(export_format, "MAX_LINE_BYTES", len(line))
+        assert await export.export_run(app, run) == line

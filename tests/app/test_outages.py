@@ -150,7 +150,7 @@ async def test_a_timeout_during_an_outage_names_the_outage(frail: App, outage: O
         outage.of |= {"run": down("unplugged"), "job": down("unplugged")}
         app.store.signals.notify_all()
         for wait in waits:
-            with pytest.raises(WaitTimeout, match="did not end within 1s; the store is not answering: unplugged"):
+            with pytest.raises(WaitTimeout, match=r"did not end within 1\.0 s; the store is not answering: unplugged"):
                 await wait
 
 
@@ -217,6 +217,7 @@ async def test_leases_are_renewed_after_a_failed_renewal(caplog: pytest.LogCaptu
         release.set()
         await app.jobs.result(id, timeout=20)
     assert "a bug of ours" in caplog.text
+    assert "could not renew 1 lease\n" in caplog.text
 
 
 def test_a_server_that_is_starting_up_is_unavailable() -> None:

@@ -17,16 +17,17 @@ from conftest import STORE_URLS
 from penstock import Context, Permanent, flow, job, step
 from penstock.jobs.job_trees import Node
 from penstock.testing import TestApp
-from penstock.testing.contracts.cleanup import sweep_all
+from penstock.testing.contracts.sweep_batches import sweep_all
 
 # The tables of SQLite and Postgres. `streams` has a row for each queue, one for the global stream and one for the order of
 # all events (SQLite only): event ids continue where they ended. `waits` has the wait by which an event starts a flow.
-TABLES = {"queues", "streams", "schedules", "waits", "schema_versions", "store_info"}
+TABLES = {"queues", "finished_counts", "streams", "schedules", "waits", "schema_versions", "store_info"}
 # The same in Redis, with BullMQ's own keys of a queue.
 KEYS = {
-    "nq:queues", "nq:streams", "nq:stream_heads", "nq:schedules", "nq:schedules:due", "nq:schedule:*", "nq:wait:*",
+    "nq:queues", "nq:streams", "nq:streams:by_type:", "nq:streams:by_type:nq:queue:", "nq:stream_heads", "nq:schedules", "nq:schedules:due", "nq:schedule:*", "nq:wait:*",
     "nq:waits:flow", "nq:topic:*", "nq:topic_keys:*", "nq:run:*:waits", "nq:sweep_cursors",
     "bull:*:namespace", "bull:*:meta", "bull:*:id", "bull:*:events", "bull:*:marker", "bull:*:metrics:*", "bull:*:stalled-check", "bull:*:pc",
+    "bull:*:repeat", "bull:*:repeat:*",  # the schedule, as BullMQ lists it
     "bull:*:metrics:completed:*", "bull:*:nq:dedupe_until:*",  # the latter with a test's clock only, else Redis expires it
 }  # fmt: skip
 

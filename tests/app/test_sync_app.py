@@ -60,12 +60,13 @@ def test_the_generated_facets_are_up_to_date() -> None:
     finally:
         sys.path.pop(0)
     assert generate_sync.TARGET.read_text() == generate_sync.generate(), "run: python tools/generate_sync.py"
+    assert generate_sync.CLIENT_TARGET.read_text() == generate_sync.generate_client(), "run: tools/generate_sync.py"
 
 
 @pytest.mark.parametrize(
     ("has", "mirrors", "without"),
     [
-        (App, SyncApp, {"open_claim"}),  # the worker's own
+        (App, SyncApp, {"open_claim", "listen"}),  # the worker's own, and the server's: SyncApp has listeners=
         (Runs, SyncRuns, set()),
         (Jobs, SyncJobs, set()),
         (Queues, SyncQueues, set()),
@@ -151,7 +152,7 @@ def test_sync_facets() -> None:
 
 def test_a_sync_app_that_cannot_start_raises() -> None:
     with SyncApp(":memory:", handlers=[send]) as app:
-        with pytest.raises(PenstockError, match="no handler here for queue 'nope'"):
+        with pytest.raises(PenstockError, match="no handler for queue 'nope'"):
             app.workers.start(queues=["nope"])
         app.workers.stop()
 

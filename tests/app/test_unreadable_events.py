@@ -194,7 +194,9 @@ async def test_the_first_event_of_a_run_is_bad(memory: Any) -> None:
     async with memory(shop, charge) as a:
         await a.start("shop", 1, key="r")
         await _replace_last(a, "nq:flow:r")
-        with pytest.raises(RunError, match="which held its input, cannot be read; start a new run"):
+        with pytest.raises(
+            RunError, match="cannot be replayed: its first event, which has the flow and the input, cannot be read"
+        ):
             await a.runs.replay("r")
         with pytest.raises(CannotFork, match="its first event cannot be read"):
             await a.runs.fork("r", (await a.stream("r"))[0].id)

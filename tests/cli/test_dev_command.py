@@ -6,10 +6,15 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,6 +104,7 @@ def result(penstock: Callable, flow: str, key: str) -> object:
 
 
 @pytest.mark.spec("000-11.7")
+@pytest.mark.spec("000-6.7")
 def test_a_changed_file_is_reloaded(dev: Dev, penstock: Callable) -> None:
     assert result(penstock, "which", "a") == "one"
     changes = dev.change("which.py", VERSION.format(queue="which", version="two"))
@@ -202,6 +208,60 @@ def test_it_starts_with_an_empty_folder(child: Callable, penstock: Callable, pro
     penstock("start", "which", "--key", "mine", "--dir", "empty")
     penstock("tail", "mine")
     assert penstock("runs", "show", "mine", "--json").json["result"] == "one"
+
+
+def fetch(url: str, data: object = None) -> Any:
+    body = None if data is None else json.dumps(data).encode()
+    with urllib.request.urlopen(
+        urllib.request.Request(url, body, {"Content-Type": "application/json"}), timeout=10
+    ) as answer:
+        return json.loads(answer.read())
+
+
+ASKS = """
+from penstock import Context, flow
+
+@flow("asks")
+async def asks(_question, ctx: Context):
+    answer = await ctx.wait.trigger("answer", timeout="1h")
+    await ctx.state.set("address", answer.url)
+    return await answer.wait()
+"""
+
+
+def test_one_command_has_the_api_a_worker_and_reload(child: Callable, project: Path) -> None:
+    dev = child("dev", "--port", "0", "--json")
+    dev.wait_for_output('"api"')
+    address = json.loads(dev._output[-1])["api"]
+    put(project / "workers" / "asks.py", ASKS)
+    dev.wait_for_output('"asks"')
+    assert "asks" in json.dumps(fetch(f"{address}/api/_registry"))
+    run = fetch(f"{address}/api/_flow/asks/runs", {"input": "Tea?"})["id"]
+    url = ""
+    deadline = time.monotonic() + 20
+    while not url and time.monotonic() < deadline:
+        url = next(iter(fetch(f"{address}/api/_state?run={run}")["items"].values()), "")
+    assert url.startswith(f"{address}/api/triggers/t-")
+    assert fetch(url, "yes") == {"run": run}
+    assert fetch(f"{address}/api/_run/{run}/result")["result"] == "yes"
+    dev.signal(signal.SIGTERM)
+    assert dev.end().code == 0
+
+
+def test_a_default_port_in_use_is_replaced_and_a_chosen_one_is_not(child: Callable) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        refused = child("dev", "--port", str(port)).end()
+        assert (refused.code, "cannot listen on" in refused.err) == (2, True)
+    with socket.socket() as default, suppress(OSError):  # another program may have it
+        default.bind(("127.0.0.1", 8765))
+        dev = child("dev")
+        dev.wait_for_output("Working.")
+        dev.signal(signal.SIGTERM)
+        answer = dev.end()
+        assert "Port 8765 is in use" in answer.err
+        assert "  API       http://127.0.0.1:" in answer.out
 
 
 def test_the_summary(child: Callable) -> None:

@@ -66,8 +66,16 @@ def test_jobs_with_an_order_key_wait_for_each_other(penstock: Callable) -> None:
     ("args", "message", "code"),
     [
         (["pictres"], "no job or job queue named 'pictres'; did you mean 'pictures'?", "queue"),
-        (["greet"], "it is a queue of steps; `penstock start FLOW` adds to it; known job queues: ", "queue"),
-        (["mail"], "queue 'mail' has only handlers of named jobs; pass --name check (known names: check, send)", "job"),
+        (
+            ["greet"],
+            "'greet' is a queue of steps: use `penstock start FLOW` to start a run; known job queues: ",
+            "queue",
+        ),
+        (
+            ["mail"],
+            "the handlers of queue 'mail' process only jobs with their own name; pass --name check (known names: check, send)",
+            "job",
+        ),
         (["zzz"], "; known job queues: mail, pictures; known jobs: ", "queue"),
         (["pictures", "--input", "{"], "the value of --input is not valid JSON", "not_json"),
         (["pictures", "--delay", "-5s"], "invalid duration '-5s'", "usage"),
@@ -95,4 +103,12 @@ def test_errors(penstock: Callable, args: list[str], message: str, code: str) ->
 def test_an_unknown_job_name_is_warned_about(penstock: Callable) -> None:
     answer = penstock("enqueue", "mail", "--name", "chek")
     assert answer.code == 0
-    assert "job 'chek' in queue 'mail' has no handler here; did you mean 'check'?" in answer.err
+    assert "job 'chek' in queue 'mail' has no handler in this process; did you mean 'check'?" in answer.err
+
+
+def test_job_actions_have_a_dry_run(penstock: Callable) -> None:
+    id = penstock("enqueue", "pictures", "--delay", "1h").out.strip()
+    for action, expected in (("promote", "made due"), ("cancel", "cancelled"), ("remove", "removed")):
+        assert f"job      {id}  {expected}" in penstock("jobs", action, id, "--dry-run").out
+    assert penstock("jobs", "retry", id, "--dry-run").lines[0] == "Nothing would be written."
+    assert penstock("jobs", "show", id, "--json").json["state"] == "delayed"

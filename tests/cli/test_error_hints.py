@@ -42,6 +42,9 @@ def _runs(penstock: Callable, project: Path) -> None:
         (["dlq", "list", "fals"], "no queue named 'fals'; did you mean 'fails", "unknown_queue"),
         (["dlq", "redrive", "--all", "fals"], "no queue named 'fals'; did you mean 'fails", "unknown_queue"),
         (["dlq", "show", "nope"], "no dead letter with id 'nope'; run `penstock dlq` to see the queues", "unknown_job"),
+        (["dlq", "show", "x.dlq"], "It may have been redriven or discarded", "unknown_job"),
+        (["jobs", "greet"], "no command named 'jobs greet'; did you mean 'retry' or 'jobs list greet'?", "usage"),
+        (["jobs", "shwo", "x"], "no command named 'jobs shwo'; did you mean 'show' or", "usage"),
         (["queues", "pause", "gret"], "no queue named 'gret'; did you mean 'greet'?", "unknown_queue"),
     ],
 )
@@ -101,7 +104,7 @@ def test_a_dead_letter_is_discarded_by_either_id(penstock: Callable, id: str) ->
 
 
 def test_lists_in_a_pipe_have_a_header(penstock: Callable) -> None:
-    assert penstock("queues").lines[0].split() == ["queue", "paused", *(state.value for state in JobState)]
+    assert penstock("queues").lines[0].split() == ["queue", "paused", "oldest", *(state.value for state in JobState)]
     for args in (["runs"], ["flows"], ["settings"], ["dlq"]):
         head, first, *_ = penstock(*args).lines
         assert head.split()[0] in ("id", "flow", "setting", "queue")

@@ -76,7 +76,10 @@ def test_the_events_of_another_kind_of_run(penstock: Callable) -> None:
     assert [line.split()[0] for line in penstock("runs").lines] == ["id", "c1"]
     for command in (["runs", "show", "c1"], ["export", "c1"], ["doctor", "c1"]):
         answer = penstock(*command)
-        assert (answer.code, "no engine here for runs of kind 'countdown'" in answer.err) == (2, True)
+        assert (answer.code, "no engine here for runs of kind 'countdown'" in answer.err) == (2, True), (
+            command,
+            answer,
+        )
 
 
 def test_follow_ends_with_the_run(penstock: Callable) -> None:

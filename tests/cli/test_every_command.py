@@ -19,7 +19,17 @@ from penstock.cli.command_table import COMMANDS, build_parser
 from penstock.stores.sqlite import connection
 
 # Arguments for required parameters, by parameter name.
-WORDS = {"flow": "greet", "shell": "bash", "file": "runs.jsonl", "kind": "thing.happened", "value": "1", "dir": "new"}
+WORDS = {
+    "flow": "greet",
+    "shell": "bash",
+    "file": "runs.jsonl",
+    "kind": "thing.happened",
+    "value": "1",
+    "dir": "new",
+    "action": "cancel",
+    "old": "1",
+    "new": "2",
+}
 # Commands that open no store, and those that load no code.
 NO_STORE = {"init", "flows list", "flows show", "flows", "diagram", "registry", "settings", "bench", "completion"}
 NO_STORE |= {"outbox create", "outbox sql", "outbox list", "outbox retry"}
@@ -27,8 +37,12 @@ NO_CODE = {"init", "settings", "bench", "completion", "outbox create", "outbox s
 MORE = {  # required options
     "schedules add": ["--flow", "greet", "--every", "1m"],
     "dlq redrive": ["--all", "greet"],
+    "dlq discard": ["--group", "0123456789ab"],
     "runs fork": ["--at", "0-1"],
+    "runs bulk": ["--flow", "greet"],
     "export": ["--all"],
+    "events": ["some-id"],
+    "logs": ["some-id"],
     "import pgboss": ["--from", "postgresql://nobody@127.0.0.1:1/nothing"],
     "jobs list": ["--state", "waiting"],
     "outbox create": ["--in", "sqlite:///mine.db"],
@@ -114,45 +128,55 @@ def test_a_bad_setting(refused: Callable, monkeypatch: pytest.MonkeyPatch, name:
     assert refused(*call_of(name)) in ("bad_setting", "checks_failed")
 
 
-@pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_CODE))
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_CODE - {"migrate"}))
 def test_a_missing_folder(refused: Callable, name: str) -> None:
     assert refused(*call_of(name), "--dir", "nowhere") in ("config_error", "checks_failed")
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
-@pytest.mark.parametrize("url", ["nonsense", "sqlite:///workers", "redis://user:hidden@nowhere/0"])
-def test_a_store_that_cannot_be_opened(refused: Callable, monkeypatch: pytest.MonkeyPatch, name: str, url: str) -> None:
+def test_a_store_that_cannot_be_opened(
+    refused: Callable, project: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setattr(session, "CONNECT_TIMEOUT_S", 0.01)
-    assert refused(*call_of(name), "--url", url) in ("bad_setting", "store_unavailable", "checks_failed")
-
-
-@pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
-def test_a_file_that_is_not_a_database(refused: Callable, project: Path, name: str) -> None:
     (project / "bad.db").write_bytes(b"this is not a database, whatever its name is" * 100)
+    for url in ("nonsense", "sqlite:///workers", "redis://user:hidden@127.0.0.1:1/0"):
+        assert refused(*call_of(name), "--url", url) in ("bad_setting", "store_unavailable", "checks_failed")
     assert refused(*call_of(name), "--url", "sqlite:///bad.db") in ("store_corrupt", "checks_failed")
 
 
-@pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
-def test_a_damaged_database(refused: Callable, penstock: Callable, project: Path, name: str) -> None:
-    penstock("start", "greet", "--key", "some-id")
+@pytest.fixture(scope="module")
+def database_bytes() -> bytearray:
+    """The database of a project with a run; the first test that needs it fills it."""
+    return bytearray()
+
+
+@pytest.fixture
+def database(penstock: Callable, project: Path, database_bytes: bytearray) -> Path:
+    """A database with a run."""
     path = project / ".penstock" / "penstock.db"
-    with apsw.Connection(str(path)) as db:
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    db.close()
-    data = bytearray(path.read_bytes())
-    data[100:] = b"\xa5" * (len(data) - 100)  # the header is whole, the rest is not
-    path.write_bytes(data)
-    assert refused(*call_of(name)) in ("store_corrupt", "store_error", "checks_failed")
+    if not database_bytes:
+        penstock("start", "greet", "--key", "some-id")
+        with apsw.Connection(str(path)) as db:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        db.close()
+        database_bytes += path.read_bytes()
+        return path
+    path.parent.mkdir()
+    path.write_bytes(database_bytes)
+    return path
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
-def test_a_locked_database(
-    refused: Callable, penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_a_database_that_is_locked_or_damaged(
+    refused: Callable, database: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    penstock("start", "greet", "--key", "some-id")
-    monkeypatch.setattr(connection, "BUSY_TIMEOUT_S", 0.05)
-    with _locked(project / ".penstock" / "penstock.db"):
+    monkeypatch.setattr(connection, "BUSY_TIMEOUT_S", 0.005)
+    with _locked(database):
         assert refused(*call_of(name)) in ("store_unavailable", "checks_failed")
+    data = bytearray(database.read_bytes())
+    data[100:] = b"\xa5" * (len(data) - 100)  # the header is whole, the rest is not
+    database.write_bytes(data)
+    assert refused(*call_of(name)) in ("store_corrupt", "store_error", "checks_failed")
 
 
 class _locked:  # noqa: N801
@@ -179,8 +203,20 @@ def test_missing_files(refused: Callable) -> None:
 
 
 def test_reading_creates_no_store(refused: Callable) -> None:
-    creates_one = NO_STORE | {"run", "start", "worker", "dev", "emit", "enqueue", "schedules add", "doctor", "import"}
-    creates_one |= {"check", "import pgboss", "outbox relay"}
+    creates_one = NO_STORE | {
+        "run",
+        "start",
+        "worker",
+        "dev",
+        "serve",
+        "tokens add",
+        "emit",
+        "enqueue",
+        "schedules add",
+        "doctor",
+        "import",
+    }
+    creates_one |= {"check", "import pgboss", "outbox relay", "migrate"}
     for name in sorted(EVERY.keys() - creates_one):
         assert refused(*call_of(name)) in ("not_found", "unknown_run"), name
     assert not Path(".penstock").exists() or not list(Path(".penstock").iterdir())

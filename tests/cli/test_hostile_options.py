@@ -20,11 +20,13 @@ from penstock.cli import session
 from penstock.cli.command_table import build_parser
 from penstock.cli.errors import EXIT_BUG, UsageError
 from penstock.core.text import escape_lines
+from penstock.http.server import Server
 from penstock.worker.worker import Worker
 
 FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
 VALUES_PER_OPTION = None if FULL else 3
 SEED = 2030
+SHARED = ("--dir", "--url", "--token", "--json", "--debug")  # options of every command
 LONG = "".join(map(chr, random.Random(7).choices(range(0x4E00, 0x9FA5), k=2_000)))
 TEXTS = [
     *("", " ", "-", "--", "@", "@nowhere", "=", "a=b", "0", "-1", "1.5", "nan", "1e400", "99999999999999999999"),
@@ -56,6 +58,9 @@ def calls(name: str, rng: random.Random) -> Iterator[list[str]]:
     for place in range(count, count + words):
         for text in TEXTS if VALUES_PER_OPTION is None else rng.sample(TEXTS, VALUES_PER_OPTION):
             yield [*usual[:place], text, *usual[place + 1 :]]
+    if VALUES_PER_OPTION is not None:  # every command reads these in the same way: each tries one of them
+        shared = rng.choice(SHARED)
+        options = [option for option in options if option not in SHARED or option == shared]
     for option in options:
         for text in TEXTS if VALUES_PER_OPTION is None else rng.sample(TEXTS, VALUES_PER_OPTION):
             yield [*usual, f"{option}={text}"]
@@ -64,6 +69,10 @@ def calls(name: str, rng: random.Random) -> Iterator[list[str]]:
 async def stop(*_: object) -> None:
     """Press Ctrl-C as soon as the worker runs."""
     os.kill(os.getpid(), signal.SIGINT)
+
+
+async def serve_nothing(*_: object) -> None:
+    return None
 
 
 async def measure_nothing(*_: object) -> None:
@@ -75,6 +84,8 @@ def test_every_option(penstock: Callable, project: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(session, "CONNECT_TIMEOUT_S", 0.01)
     monkeypatch.setenv("PENSTOCK_GRACE", "10ms")
     monkeypatch.setattr(Worker, "run", stop)
+    # `dev` runs both: a second Ctrl-C would end this process.
+    monkeypatch.setattr(Server, "run", serve_nothing if name == "dev" else stop)
     monkeypatch.setattr("penstock.cli.commands.bench._bench", measure_nothing)
     (project / "runs.jsonl").write_text("")
     penstock("start", "greet", "--key", "some-id")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.processes import WorkerProcesses
 from penstock.testing.until import until
 
 # Returns its process id once two of them run at the same time.
@@ -126,6 +127,27 @@ async def test_a_second_signal_stops_at_once(
     fleet.child.process.wait(30)
     assert fleet.child.process.returncode == 130
     await until(lambda: not any(map(is_alive, pids)), 30)
+
+
+async def test_ctrl_c_after_an_error_does_not_stop_the_others_at_once() -> None:
+    """One process has failed, and the others have been signalled. Ctrl-C then signals none of them again: a second signal
+    would end each at once, and each would print it."""
+    sent: list[tuple[int, int]] = []
+
+    class Child:
+        def __init__(self, pid: int) -> None:
+            self.pid = pid
+
+        def send_signal(self, number: int) -> None:
+            sent.append((self.pid, number))
+
+    processes = WorkerProcesses(3, [])
+    processes._children = {1: Child(1), 2: Child(2)}  # type: ignore[dict-item]
+    processes.stop()
+    processes.stop()
+    assert sent == [(1, signal.SIGTERM), (2, signal.SIGTERM)]
+    processes.kill()
+    assert sent[2:] == [(1, signal.SIGKILL), (2, signal.SIGKILL)]
 
 
 def test_an_error_to_fix_stops_all(penstock: Callable, child: Callable, project: Path) -> None:

@@ -64,7 +64,9 @@ def test_queues_are_listed_with_their_counts(penstock: Callable) -> None:
     found = {row["queue"]: row for row in rows(penstock("queues", "--json"))}
     assert found["pictures"]["waiting"] == 2
     assert found["greet"]["waiting"] == 0
-    assert penstock("queues", "list").out == penstock("queues").out
+    assert found["pictures"]["ageMs"] >= 0
+    assert found["greet"]["oldest"] is None
+    assert penstock("queues", "list").lines[0] == penstock("queues").lines[0]
 
 
 def test_a_queue_is_paused_and_resumed(penstock: Callable) -> None:
@@ -193,7 +195,7 @@ def test_schedules(penstock: Callable) -> None:
     found = {row["id"]: row for row in rows(penstock("schedules", "--json"))}
     assert [found[id]["when"] for id in ("daily", "often", "once")] == [
         "0 9 * * * UTC",
-        "every 5 min 0 s",
+        "every 5 min",
         "once at 2090-01-31T08:00:00.000Z",
     ]
     assert found["daily"]["input"] == "Ada"

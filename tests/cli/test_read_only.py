@@ -77,6 +77,8 @@ def test_without_write_permission(without_write_permission: Callable, project: P
         in paused
     )
     started = without_write_permission("start", "greet").stderr
-    assert "cannot write .penstock/penstock.db; check the path, its permissions and those of its folder" in started
-    assert "to only read it, add ?mode=ro to the URL" in started
+    assert (
+        "cannot write .penstock/penstock.db; check the path and the permissions of the file and its folder" in started
+    )
+    assert "for read-only access, add ?mode=ro to the URL" in started
     assert len(list((project / ".penstock").iterdir())) == 1

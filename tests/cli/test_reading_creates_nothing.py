@@ -16,11 +16,12 @@ import postgres_server
 import redis_server
 
 STARTS_WORK = {"run", "start", "worker", "dev", "emit", "enqueue", "schedules add", "import", "import pgboss"}
-STARTS_WORK |= {"outbox relay", "migrate"}
-CHANGES = {"fire", "state set", "state delete"}
+STARTS_WORK |= {"outbox relay", "migrate", "serve", "tokens add", "webhooks add"}
+CHANGES = {"fire", "state set", "state delete", "tokens revoke", "webhooks receive", "webhooks remove"}
+CHANGES |= {f"waits {verb}" for verb in ("resolve", "cancel", "token")}
 CHANGES |= {f"runs {verb}" for verb in ("pause", "resume", "cancel", "retry", "replay", "fork")}
 CHANGES |= {f"queues {verb}" for verb in ("pause", "resume", "drain")}
-CHANGES |= {f"jobs {verb}" for verb in ("retry", "remove", "promote")}
+CHANGES |= {f"jobs {verb}" for verb in ("cancel", "retry", "remove", "promote")}
 CHANGES |= {f"dlq {verb}" for verb in ("redrive", "discard")}
 CHANGES |= {f"schedules {verb}" for verb in ("pause", "resume", "remove", "run-now")}
 READS = sorted(EVERY.keys() - NO_STORE - STARTS_WORK - CHANGES)

@@ -192,3 +192,119 @@ def test_lists_are_tables_on_a_terminal(terminal: type, penstock: Callable) -> N
     assert screen.end() == 0
     assert "flow" in screen.seen
     assert "\x1b[32mcompleted" in screen.seen
+
+
+def test_dry_runs_of_failed_runs_and_jobs(penstock: Callable) -> None:
+    penstock("run", "fragile", "--key", "mine")
+    letter = penstock("dlq", "list", "fragile", "--json").json
+    show = ("--dry-run", "--json")
+    before = penstock("events", "mine", "--json").out, penstock("dlq", "list", "fragile", "--json").out
+    replayed = penstock("runs", "replay", "mine", "--key", "again", *show).json
+    assert [event["kind"] for event in replayed["events"]] == ["flow.started"]
+    for ways in ([letter["id"]], ["--all", "fragile"], ["--group", letter["group"]]):
+        preview = penstock("dlq", "redrive", *ways, *show).json
+        assert ([job["run"] for job in preview["jobs"]], preview["removedJobs"]) == (["mine"], [letter["id"]])
+    assert (penstock("events", "mine", "--json").out, penstock("dlq", "list", "fragile", "--json").out) == before
+    moved = penstock("runs", "replay", "mine", "--if-version", "1")
+    assert (moved.code, "[run_moved]" in moved.err) == (2, True)
+    misused = penstock("dlq", "redrive", "--all", "fragile", "--if-version", "1")
+    assert (misused.code, "can only be used with an ID" in misused.err) == (2, True)
+
+
+MAIL = """
+from penstock import job
+
+@job(queue="mail")
+def send(input): ...
+"""
+
+
+def test_dry_runs_of_plain_jobs(project: Path, penstock: Callable) -> None:
+    (project / "workers" / "mail.py").write_text(MAIL)
+    penstock("enqueue", "mail", "--key", "letter", "--delay", "1h")
+    preview = penstock("jobs", "cancel", "letter", "--dry-run").lines
+    assert preview == [
+        "event    job.cancelled  (nq:queue:mail)",
+        "job      letter  cancelled",
+        "Job letter has attempt 0; nothing was written.",
+    ]
+    assert penstock("jobs", "retry", "letter", "--dry-run").lines[0] == "Nothing would be written."
+    moved = penstock("jobs", "cancel", "letter", "--if-attempt", "2")
+    assert (moved.code, "[run_moved]" in moved.err) == (2, True)
+    assert penstock("jobs", "cancel", "letter", "--if-attempt", "0").out == "Job letter is cancelled.\n"
+    assert penstock("jobs", "retry", "letter", "--dry-run").lines[0] == "job      letter  made due"
+
+
+STATEFUL = """
+from penstock import Context, flow
+
+@flow("stateful")
+async def stateful(input, ctx: Context):
+    await ctx.state.set("phase", "first")
+    await ctx.wait.time(0.01)
+    await ctx.state.set("phase", "second")
+    await ctx.state.set("more", {"n": 1})
+"""
+
+
+def test_show_at_an_event_has_the_state_as_of_that_event(project: Path, penstock: Callable) -> None:
+    (project / "workers" / "stateful.py").write_text(STATEFUL)
+    penstock("run", "stateful", "--key", "mine")
+    events = penstock("events", "mine", "--json").out.splitlines()
+    first = next(event for event in map(json.loads, events) if event["kind"] == "state.set")
+    assert [line for line in penstock("runs", "show", "mine").lines if line.startswith("state ")] == [
+        "state phase second",
+        'state more {"n":1}',
+    ]
+    then = penstock("runs", "show", "mine", "--at", first["id"])
+    assert [line for line in then.lines if line.startswith("state ")] == ["state phase first"]
+    assert then.lines[0].startswith("stateful mine running")
+    assert penstock("runs", "show", "mine", "--at", first["id"], "--json").json["state"] == {"phase": "first"}
+
+
+def test_bulk_counts_first_and_then_acts(penstock: Callable) -> None:
+    for n in range(3):
+        penstock("start", "greet", "--key", f"g-{n}", "--tag", f"shop={'a' if n else 'b'}")
+    counted = penstock("runs", "bulk", "cancel", "--tag", "shop=a", "--dry-run")
+    assert counted.out == "The filter selects 2 runs; nothing was done.\n"
+    done = penstock("runs", "bulk", "cancel", "--tag", "shop=a", "--reason", "recall", "--json").json
+    assert (done["matched"], sorted(done["changed"]), done["refused"]) == (2, ["g-1", "g-2"], {})
+    assert penstock("runs", "show", "g-1", "--json").json["reason"] == "recall"
+    assert penstock("runs", "show", "g-0", "--json").json["status"] != "cancelled"
+    refused = penstock("runs", "bulk", "cancel")
+    assert (refused.code, "a bulk cancel needs a filter" in refused.err) == (2, True)
+
+
+def test_bulk_reports_refused_runs(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "done")
+    answer = penstock("runs", "bulk", "retry", "--flow", "greet", "--status", "completed")
+    assert (answer.code, answer.out) == (1, "Retry: 0 of 1 run.\n")
+    assert "Run done was refused: run 'done' is completed, not failed" in answer.err
+
+
+def test_next_times_of_a_schedule(penstock: Callable) -> None:
+    penstock("schedules", "add", "tick", "--flow", "greet", "--every", "1h")
+    lines = penstock("schedules", "next", "tick", "--count", "3").out.splitlines()
+    assert (lines[0].strip(), len(lines)) == ("at", 4)
+    penstock("schedules", "pause", "tick")
+    assert "has no next time" in penstock("schedules", "next", "tick").err
+
+
+def test_runs_and_jobs_with_a_correlation_id(project: Path, penstock: Callable) -> None:
+    (project / "workers" / "mail.py").write_text(
+        MAIL.replace("...", "ctx.log('sent')").replace("(input)", "(input, ctx)")
+    )
+    penstock("start", "greet", "--key", "mine", "--correlation-id", "basket-7")
+    penstock("start", "greet", "--key", "other")
+    assert penstock("runs", "list", "--correlation-id", "basket-7", "--json").json["id"] == "mine"
+    assert penstock("events", "mine", "--json").json["correlationId"] == "basket-7"
+    penstock("enqueue", "mail", "--key", "letter", "--correlation-id", "basket-7")
+    assert penstock("events", "nq:queue:mail", "--json").json["correlationId"] == "basket-7"
+
+
+def test_logs_of_a_plain_job_by_its_id_alone(project: Path, penstock: Callable) -> None:
+    (project / "workers" / "mail.py").write_text(MAIL)
+    penstock("enqueue", "mail", "--key", "letter")
+    answer = penstock("logs", "letter")
+    assert (answer.code, answer.err) == (0, "Job letter has no log lines.\n")
+    assert "no run with id 'none'" in penstock("logs", "none").err

@@ -80,7 +80,7 @@ def test_waits_are_listed_and_explained(penstock: Callable, waiting: None) -> No
         "mine", "asks", "event", "paid", {"order": 7},
     )  # fmt: skip
     shown = penstock("waits", "list", "--run", "mine").lines
-    assert shown[0].split() == ["run", "step", "kind", "for", "since", "until"]
+    assert shown[0].split() == ["id", "run", "step", "kind", "for", "since", "until"]
     assert 'paid {"order":7}' in shown[1]
     assert penstock("waits", "--kind", "trigger").err == "No pending waits.\n"
     assert penstock("waits", "--kind", "webhook").code == 2
@@ -93,11 +93,34 @@ def test_waits_are_listed_and_explained(penstock: Callable, waiting: None) -> No
     assert 'for event paid {"order":7} until 20' in penstock("runs", "show", "mine").out
 
 
+def test_waits_are_resolved_and_cancelled_by_hand(penstock: Callable, waiting: None) -> None:
+    id = penstock("waits", "--json").json["id"]
+    shown = penstock("waits", "show", id)
+    assert {"state pending", "event paid"} <= {" ".join(line.split()) for line in shown.lines}
+    options = ("--reason", "paid in cash", "--by", "ada")
+    resolved = penstock("waits", "resolve", id, "--data", '{"order": 7, "by": "cash"}', *options)
+    assert resolved.out == "Resolved. Run mine resumes.\n"
+    again = penstock("waits", "resolve", id)
+    assert (again.code, "[wait_settled]" in again.err) == (2, True)
+    ended = penstock("waits", "show", id, "--json").json
+    assert (ended["state"], ended["data"], ended["manual"]) == ("resolved", {"order": 7, "by": "cash"}, True)
+    assert (ended["by"], ended["reason"]) == ("ada", "paid in cash")
+    assert penstock("waits", "--run", "mine", "--state", "resolved", "--json").json["id"] == id
+    work_until("trigger")
+    trigger = penstock("waits", "--kind", "trigger", "--json").json["id"]
+    assert penstock("waits", "cancel", trigger, "--json").json == {"id": trigger, "run": "mine"}
+    listed = penstock("waits", "--state", "cancelled").lines
+    assert listed[0].split()[-1] == "ended"
+    assert listed[1].split()[0] == trigger
+    unknown = penstock("waits", "show", "t-none")
+    assert (unknown.code, "[unknown_wait]" in unknown.err) == (2, True)
+
+
 def test_emit_and_fire_resolve_waits(penstock: Callable, project: Path, waiting: None) -> None:
     penstock("emit", "paid", "--data", '{"order": 7, "by": "ada"}')
     work_until("trigger")
     (trigger,) = penstock("waits", "--kind", "trigger", "--json").lines
-    assert f"approval {json.loads(trigger)['id']}" in penstock("waits").lines[1]
+    assert penstock("waits").lines[1].split()[:5] == [json.loads(trigger)["id"], "mine", "asks", "trigger", "approval"]
     id = json.loads(trigger)["id"]
     assert f"for its trigger 'approval' ({id}) to be fired" in penstock("doctor", "mine").out
     assert f"`penstock fire $(penstock waits token {id})` fires it" in penstock("doctor", "mine").out
@@ -172,7 +195,7 @@ def test_check(penstock: Callable, project: Path, waiting: None) -> None:
     bad = penstock("check")
     assert bad.code == 1
     assert "run mine, step asks: " in bad.out
-    assert "charge#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time" in bad.out
+    assert "charge#1 was ctx.run when it was recorded, and now it is ctx.wait.time" in bad.out
     assert bad.lines[-1] == "Checked 1 open step of 1 open run: 1 would fail or repeat work with this code."
     answer = penstock("check", "--json", "--flow", "asks")
     assert answer.code == bad.code
@@ -256,3 +279,45 @@ def test_check_accepts_a_new_call(penstock: Callable, project: Path, waiting: No
     workers.write_text(workers.read_text().replace('await ctx.run("notify", print)', "pass"))
     assert penstock("check").code == 1
     assert penstock("check", "--accept", "asked").code == 0
+
+
+@pytest.mark.spec("003-3.7")
+def test_webhooks_are_added_and_called(penstock: Callable, waiting: None) -> None:
+    added = penstock("webhooks", "add", "bank", "--event", "paid", "--method", "PUT")
+    assert added.out == "Added webhook bank: it emits paid.\n"
+    call = (
+        "webhooks",
+        "receive",
+        "bank",
+        "--method",
+        "PUT",
+        "--data",
+        '{"order": 7}',
+        "--header",
+        "idempotency-key: k",
+    )
+    assert penstock(*call).out == "Emitted paid (global).\n"
+    assert penstock(*call, "--json").json["isNew"] is False
+    assert penstock("webhooks", "--json").json["path"] == "bank"
+    assert penstock("events", "nq:webhook:bank", "--json").json["kind"] == "webhook.received"
+    wrong = penstock("webhooks", "receive", "bank")
+    assert (wrong.code, "[webhook_method]" in wrong.err) == (2, True)
+    assert penstock("webhooks", "remove", "bank").out == "Removed webhook bank.\n"
+    gone = penstock("webhooks", "remove", "bank")
+    assert (gone.code, "[unknown_webhook]" in gone.err) == (2, True)
+
+
+def test_dry_runs_write_nothing(penstock: Callable, waiting: None) -> None:
+    shown = penstock("runs", "cancel", "mine", "--dry-run").lines
+    assert [line.split()[:2] for line in shown[:2]] == [["event", "step.await.cancelled"], ["event", "flow.cancelled"]]
+    preview = penstock("runs", "cancel", "mine", "--dry-run", "--json").json
+    assert (preview["run"], preview["status"]) == ("mine", "cancelled")
+    id = penstock("waits", "--json").json["id"]
+    resolved = penstock("waits", "resolve", id, "--dry-run", "--json").json
+    assert resolved["waits"] == [{"id": id, "state": "resolved"}]
+    assert penstock("emit", "paid", "--run", "mine", "--dry-run", "--json").json["events"][0]["kind"] == "paid"
+    assert penstock("runs", "pause", "mine", "--dry-run", "--json").json["status"] == "paused"
+    assert json.loads(penstock("runs", "--json").lines[0])["status"] == "waiting"
+    refused = penstock("runs", "cancel", "mine", "--yes", "--if-version", str(preview["version"] + 1))
+    assert (refused.code, "[run_moved]" in refused.err) == (2, True)
+    assert penstock("runs", "cancel", "mine", "--yes", "--if-version", str(preview["version"])).code == 0

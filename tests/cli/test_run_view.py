@@ -93,7 +93,7 @@ def test_every_wait_of_a_step_is_shown() -> None:
     (row,) = build_rows(view(step), NOW)
     assert (
         row.detail
-        == "waiting for event order.paid {\"order\":7}, waiting for trigger 'approval', sleeping until 2026-01-01T00:01:02.500Z (in 1 min 0 s)"
+        == "waiting for event order.paid {\"order\":7}, waiting for trigger 'approval', sleeping until 2026-01-01T00:01:02.500Z (in 1 min)"
     )
 
 
@@ -137,7 +137,7 @@ def test_a_deadline_that_does_not_fit_gets_a_line_of_its_own() -> None:
     run = view(StepView("wait_for_payment", status="waiting", attempt=1, await_type="event", await_data=data))
     lines = draw(run, width=80)
     assert " ".join(" ".join(lines[1:]).split()) == (
-        '… wait_for_payment waiting for event payment.confirmed {"order":7} until 2026-01-01T00:01:02.500Z (in 1 min 0 s)'
+        '… wait_for_payment waiting for event payment.confirmed {"order":7} until 2026-01-01T00:01:02.500Z (in 1 min)'
     )
     assert all(len(line) <= 80 for line in lines)
     assert len(draw(run, width=140)) == 2

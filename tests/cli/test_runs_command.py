@@ -65,6 +65,16 @@ def test_show_prints_the_same_object_as_run(penstock: Callable) -> None:
     assert penstock("runs", "show", "mine", "--json").json == ran
 
 
+def test_show_prints_the_calls_of_a_step(penstock: Callable, project: Path) -> None:
+    (project / "workers" / "caller.py").write_text(
+        "from penstock import flow\n@flow('caller')\nasync def caller(x, ctx):\n"
+        "    return await ctx.run('charge', lambda: 1)\n"
+    )
+    penstock("run", "caller", "--key", "mine")
+    (step,) = penstock("runs", "show", "mine", "--json").json["steps"].values()
+    assert [call["status"] for call in step["calls"].values()] == ["completed"]
+
+
 def test_a_run_without_a_worker(penstock: Callable) -> None:
     penstock("start", "greet", "--key", "mine")
     assert "no worker has claimed it" in penstock("runs", "show", "mine").out

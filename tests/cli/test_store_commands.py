@@ -41,7 +41,8 @@ def test_doctor_finds_no_problem(penstock: Callable) -> None:
     assert answer["ok"]
     names = [check["name"] for check in answer["checks"]]
     assert names == [
-        *("versions", "settings", "worker files", "store", "clock", "disk", "runs", "events", "queues", "dead letters"),
+        *("versions", "settings", "worker files", "store", "clock", "disk", "runs", "events"),
+        *("workers", "queues", "dead letters"),
     ]
 
 
@@ -70,7 +71,7 @@ def test_doctor_finds_problems(penstock: Callable, project: Path) -> None:
     assert "✗ worker files" in answer.out
     assert "no_such_module" in answer.out
     assert "queue greet is paused with 1 waiting" in answer.out
-    assert "2 of 10 checks failed [checks_failed]" in answer.err
+    assert "2 of 11 checks failed [checks_failed]" in answer.err
 
 
 @pytest.mark.parametrize("options", [[], ["--delay", "1h"]], ids=["now", "later"])
@@ -84,7 +85,7 @@ def test_doctor_finds_jobs_without_a_handler(penstock: Callable, project: Path, 
 
 def test_why_a_queued_run_does_not_move(penstock: Callable, project: Path) -> None:
     penstock("start", "greet", "--key", "mine")
-    assert "no worker is active on that queue" in penstock("doctor", "mine").out
+    assert "no worker serves queue 'greet'; start one with `penstock worker`" in penstock("doctor", "mine").out
     penstock("queues", "pause", "greet")
     assert "which is paused; `penstock queues resume greet`" in penstock("doctor", "mine").out
     penstock("queues", "resume", "greet")
@@ -94,6 +95,26 @@ def test_why_a_queued_run_does_not_move(penstock: Callable, project: Path) -> No
     (reason,) = penstock("doctor", "late", "--json").json["reasons"]
     assert reason.startswith("step 'gated' is due at 2")
     assert "[unknown_run]" in penstock("doctor", "nope").err
+
+
+def test_workers_lists_a_running_worker(
+    penstock: Callable, child: Callable, project: Path, wait_for_file: Callable
+) -> None:
+    penstock("start", "gated")
+    assert "No workers are running." in penstock("workers").err
+    worker = child("worker", "--concurrency", "3")
+    wait_for_file(project / "began")
+    while not penstock("workers").out:
+        assert worker.process.poll() is None
+    (worker,) = [json.loads(line) for line in penstock("workers", "--json").lines]
+    assert (worker["slots"], worker["queues"]) == (3, ["fails", "gated", "greet"])
+    assert worker["fingerprint"][:12] in penstock("workers").out
+    assert "1 live worker, " in penstock("doctor").out
+
+
+def test_show_says_that_no_worker_serves_the_queue(penstock: Callable) -> None:
+    penstock("start", "greet", "--key", "mine")
+    assert "no worker serves queue 'greet'; start one with `penstock worker`" in penstock("runs", "show", "mine").err
 
 
 def test_why_a_run_that_ended_does_not_move(penstock: Callable) -> None:
@@ -233,6 +254,8 @@ def test_bench(penstock: Callable, project: Path) -> None:
 def test_doctor_counts_connections(penstock: Callable) -> None:
     url = postgres_server.url()
     assert penstock("migrate", "--url", url).code == 0
+    new = penstock("migrate", "--url", "sqlite:///new.db")
+    assert (new.code, "sqlite:///new.db needs no migrations: its tables are created" in new.out) == (0, True)
     answer = penstock("doctor", "--url", url)  # a test server without fsync
     assert "connections of a process 7" in answer.out
     assert answer.code == 2

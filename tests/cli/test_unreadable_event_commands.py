@@ -57,7 +57,7 @@ def test_doctor(penstock: Callable, damaged: int) -> None:
     answer = penstock("doctor")
     assert answer.code == 2
     assert f"✗ events        {len(BAD)} unreadable events: " in answer.out
-    assert "1 of 10 checks failed" in answer.err
+    assert "1 of 11 checks failed" in answer.err
 
 
 def test_an_export_is_imported_with_the_marks(penstock: Callable, project: Path, damaged: int) -> None:

@@ -126,7 +126,7 @@ def test_the_password_of_a_url_is_not_shown(penstock: Callable) -> None:
 def test_an_unknown_queue(penstock: Callable) -> None:
     answer = penstock("worker", "--queues", "nope")
     assert answer.code == 2
-    assert "no handler here for queue 'nope'" in answer.err
+    assert "no handler for queue 'nope'" in answer.err
     assert "[unknown_queue]" in answer.err
 
 

@@ -240,7 +240,7 @@ async def test_an_undeclared_kind_fails_the_step(app: Any, style: Style) -> None
         assert status == "failed"
         failed = (await a.events_of(run, "step.failed"))[0].data
         assert failed["code"] == "undeclared_event"
-        assert "(declared)" in failed["error"]
+        assert "but declares emits=['declared']; add 'undeclared' to that list" in failed["error"]
         assert "declared" not in await a.kinds(run), "nothing of a failed attempt is emitted"
 
 

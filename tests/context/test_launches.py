@@ -124,7 +124,10 @@ async def test_another_launch_on_replay_is_an_error(kit: Any) -> None:
     async with kit(order, send, ship) as app:
         view = await app.run_flow(order)
         assert (view.status, view.steps["order"].code) == ("failed", "non_determinism")
-        assert "started job 'send' of queue 'mail' as launch 1, but this attempt starts flow 'ship'" in view.error
+        assert (
+            "job or run number 1 that an earlier attempt started was job 'send' of queue 'mail', but this attempt starts flow 'ship'"
+            in view.error
+        )
 
 
 @pytest.mark.spec("000-7.10")
@@ -235,7 +238,7 @@ async def test_an_unknown_queue_is_a_warning(kit: Any, caplog: pytest.LogCapture
         with caplog.at_level(logging.WARNING, "penstock"):
             id = await app.result(await app.start(order))
         assert (await app.jobs.get(id)).queue == "mial"
-        assert "queue 'mial' has no handler here; did you mean 'mail'" in caplog.text
+        assert "queue 'mial' has no handler in this process; did you mean 'mail'" in caplog.text
 
 
 async def test_a_cancelled_run_starts_nothing(kit: Any) -> None:

@@ -15,4 +15,4 @@ class TestPostgres(StoreContract):
     accepts_any_bytes = False  # the column of event bodies is json
 
     async def make_store(self, clock: Clock) -> PostgresStore:
-        return PostgresStore(postgres_server.url(), clock=clock)
+        return PostgresStore(postgres_server.prepared_url(), clock=clock)

@@ -37,7 +37,7 @@ async def test_a_missing_database() -> None:
     [
         (
             "foo=bar",
-            r"unknown option 'foo' in a Postgres URL; the options are schema, pool, pooling, migrate; the driver's .*sslmode.* of the server",
+            r"unknown option 'foo' in a Postgres URL; use an option of Penstock \(schema, pool, pooling, migrate\) or of the driver .*sslmode.* of the server",
         ),
         ("shcema=mine", r"unknown option 'shcema' in a Postgres URL; did you mean 'schema'\?"),
         ("sslmod=require", r"unknown option 'sslmod' in a Postgres URL; did you mean 'sslmode'\?"),

@@ -323,7 +323,7 @@ async def test_junk_on_the_channel_of_wake_ups(caplog: pytest.LogCaptureFixture)
     url = redis_server.url()
     async with App(url, handlers=()) as app:
         subscription: pubsub.Subscription = app.store._subscription  # type: ignore[attr-defined]
-        before, channel = subscription._connection, subscription._channel
+        before, channel = subscription._connection, subscription._listeners[0].channel
         with app.store.signals.listen("after") as listener:
             for message in (b"\xff\xfe", b"", b"\n\xff", b"x" * 100_000, b"a\nafter"):
                 await app.store._client.call("PUBLISH", channel, message)  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from penstock import App
 from penstock.app import diagnosis
 from penstock.cli import main
 from penstock.core.errors import StoreError
-from penstock.stores.redis import housekeeping
+from penstock.stores.redis import server_checks
 
 
 class FakeClient:
@@ -42,7 +42,7 @@ class FakeClient:
     ],
 )
 async def test_the_warning(aof: bool, fsync: str | None, text: str | None) -> None:
-    facts = await housekeeping.describe(FakeClient(aof, fsync))  # type: ignore[arg-type]
+    facts = await server_checks.describe(FakeClient(aof, fsync))  # type: ignore[arg-type]
     if text is None:
         assert facts["warnings"] == []
     else:
@@ -53,9 +53,9 @@ async def test_the_warning(aof: bool, fsync: str | None, text: str | None) -> No
 @pytest.fixture
 def everysec(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the server of the tests look as if it had an AOF that is synced every second."""
-    describe = housekeeping._warnings
+    describe = server_checks._warnings
     facts = {"aof_enabled": "1", "appendfsync": "everysec"}
-    monkeypatch.setattr(housekeeping, "_warnings", lambda _facts: describe(facts))
+    monkeypatch.setattr(server_checks, "_warnings", lambda _facts: describe(facts))
 
 
 async def test_a_warning_is_not_a_failed_check(everysec: None) -> None:

@@ -142,9 +142,9 @@ def test_a_stripped_event_is_read_as_it_was(
 @pytest.mark.parametrize("kind", ["countdown", "dag"])
 def test_streams_of_further_kinds_of_runs(kind: str) -> None:
     streams = Streams()
-    with pytest.raises(BadStream, match="one of flow, trigger, webhook, entity, queue; got"):
+    with pytest.raises(BadStream, match="one of flow, trigger, webhook, entity, queue, audit; got"):
         streams.check(f"nq:{kind}:x")
     streams.add_types([kind, "flow"])
     assert streams.check(f"nq:{kind}:x") == streams.run(kind, "x")
-    with pytest.raises(BadStream, match=f"one of flow, trigger, webhook, entity, queue, {kind}; got"):
+    with pytest.raises(BadStream, match=f"one of flow, trigger, webhook, entity, queue, audit, {kind}; got"):
         streams.check("nq:other:x")

@@ -89,7 +89,9 @@ def test_wrong_signatures_are_refused(wrong: dict[str, Any]) -> None:
 
 @by_position("value", ["v1,ä", "v1,\ud800", "x" * 4097, None, 5, b"v1,abc"])
 def test_odd_signatures_are_refused(value: Any) -> None:
-    with pytest.raises(BadSignature, match="webhook-signature must be v1,<base64>") as problem:
+    with pytest.raises(
+        BadSignature, match="webhook-signature must contain signatures of the form v1,<base64>"
+    ) as problem:
         check(value=value)
     assert len(str(problem.value)) < 250
 

@@ -1,6 +1,6 @@
 """Reading the fenced blocks of a page.
 
-- A ```python block whose first line is `# some/file.py` is written to that file; others are executed, in one namespace.
+- A ```python block whose first line is `# some/file.py`, or a ```ts block with `// some/file.ts`, is written to that file; others are executed, in one namespace.
 - In a ```console block, lines beginning with `$ ` are run and what follows is compared with what they print.
 - `<!-- not run: why -->` on the line before a block leaves it out. A block of another language is only read.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 _FENCE = re.compile(r"^( *)```(\w*)\s*$")
 _NOT_RUN = re.compile(r"<!-- not run: (?P<why>.+?) -->")
-_FILE = re.compile(r"^# ([\w./-]+\.(?:py|json))$")
+_FILE = re.compile(r"^(?:#|//) ([\w./-]+\.(?:py|json|ts))$")
 
 
 @dataclass

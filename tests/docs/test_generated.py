@@ -16,7 +16,7 @@ from penstock.context.context import Log
 from penstock.context.state import StateView, SyncStateView
 from penstock.context.sync_context import Branches, SyncContext, SyncTrigger
 from penstock.context.sync_context import SyncWaits as SyncContextWaits
-from penstock.durable.triggers import Trigger
+from penstock.durable.trigger_waits import Trigger
 from penstock.durable.waits import Waits
 from penstock.testing import TestApp
 
@@ -39,6 +39,11 @@ reference = load_tool("generate_reference")
 def test_the_command_line_page_matches_the_help() -> None:
     written = (DOCS / "reference" / "cli.md").read_text("utf-8")
     assert written == load_tool("generate_cli").build_page(), "run: python tools/generate_cli.py"
+
+
+def test_the_http_page_matches_the_openapi_document() -> None:
+    written = (DOCS / "reference" / "http.md").read_text("utf-8")
+    assert written == load_tool("generate_http").build_page(), "run: python tools/generate_http.py"
 
 
 def test_the_api_page_matches_the_docstrings() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -53,6 +55,20 @@ def test_every_error_can_be_imported_from_one_place() -> None:
     assert set(errors()) - commands_own == set(roof.__all__)
 
 
+def test_every_error_has_its_http_status() -> None:
+    from penstock import errors as roof
+    from penstock.http.statuses import status_of
+
+    table = page("errors.md").partition("## HTTP statuses")[2].partition("\n## ")[0]
+    written = {
+        (code, int(status))
+        for status, codes in re.findall(r"^\| (\d+) \| .*? \| (.*) \|$", table, flags=re.M)
+        for code in re.findall(r"`(\w+)`", codes)
+    }
+    kinds = [getattr(roof, name) for name in roof.__all__]
+    assert written == {(kind.code, status_of(kind.__new__(kind))) for kind in kinds}
+
+
 def test_codes_are_unique() -> None:
     codes = list(errors().values())
     assert sorted(codes) == sorted(set(codes))
@@ -66,7 +82,7 @@ def test_every_problem_of_a_worker_file() -> None:
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, flags=re.M)))) == codes
 
 
-WRITTEN = re.compile(r'"((?:flow|step|job|schema|buffer|schedule|trigger)\.[a-z]+(?:\.[a-z]+)?)"')
+WRITTEN = re.compile(r'"((?:flow|step|call|job|schema|buffer|schedule|trigger|webhook|state)\.[a-z]+(?:\.[a-z]+)?)"')
 
 
 def written_kinds() -> set[str]:
@@ -79,6 +95,7 @@ def written_kinds() -> set[str]:
         SOURCES / "app" / "schedule_service.py",
         *(SOURCES / "durable").glob("*.py"),
         *(SOURCES / "worker").glob("*.py"),
+        SOURCES / "context" / "state_events.py",
     ]:
         if path.name != "reducer.py":
             kinds |= set(WRITTEN.findall(path.read_text("utf-8")))
@@ -121,7 +138,7 @@ def _same(shown: str, default: object) -> bool:
     if isinstance(default, tuple):
         return tuple(words) == default
     if default is None:
-        return words == ["all"]
+        return words in (["all"], ["never"])
     if default == "":
         return shown == "not set"
     return words == [str(default)] or (isinstance(default, int) and to_ms(words[0]) == default)
@@ -129,6 +146,24 @@ def _same(shown: str, default: object) -> bool:
 
 def test_every_command() -> None:
     assert re.findall(r"^\| `penstock (\w+)", page("index.md"), flags=re.M) == list(COMMANDS)
+
+
+def test_every_page_is_linked_from_the_index_and_in_the_navigation() -> None:
+    pages = {str(one.relative_to(ROOT / "docs")) for one in (ROOT / "docs").rglob("*.md")} - {"index.md"}
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert {one for one in pages if f"{one}\n" not in navigation} == set()
+    assert {one for one in pages if f"]({one})" not in page("index.md") and "decisions/" not in one} == set()
+
+
+@pytest.mark.parametrize("decorator", [penstock.flow, penstock.step, penstock.job])
+def test_every_option_of_a_handler(decorator: Callable[..., object]) -> None:
+    options = set(inspect.signature(decorator).parameters)
+    assert {name for name in options if f"`{name}`" not in page("handlers.md")} == set()
+
+
+def test_every_field_of_a_declared_wait() -> None:
+    table = page("howto/waits.md").partition("The fields of `Await`.")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.M)) == set(inspect.signature(penstock.Await).parameters)
 
 
 def test_the_guarantee_has_the_same_words_everywhere() -> None:

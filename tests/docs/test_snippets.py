@@ -49,7 +49,7 @@ def test_snippets_of_the_page(page: Path, folder: Path) -> None:
         where = f"{page.relative_to(ROOT)}:{block.line}"
         if block.not_run is not None:
             continue
-        if block.file is not None and block.language in ("python", "json"):
+        if block.file is not None and block.language in ("python", "json", "ts"):
             _write(block, folder)
         elif block.language == "python":
             exec(compile(block.text, _saved(block, folder), "exec"), scope)
@@ -61,7 +61,7 @@ def _write(block: Block, folder: Path) -> None:
     assert block.file is not None
     target = folder / block.file
     target.parent.mkdir(parents=True, exist_ok=True)
-    text = block.text if block.language == "python" else block.text.partition("\n")[2]
+    text = block.text if block.language in ("python", "ts") else block.text.partition("\n")[2]
     target.write_text(text, "utf-8")
 
 

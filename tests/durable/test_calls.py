@@ -125,14 +125,14 @@ async def test_a_call_with_retry_is_retried_in_the_attempt_and_its_failure_is_re
 
     @flow("stubborn", emits=[])
     async def stubborn(order: Any, ctx: Context) -> str:
-        with pytest.raises(CallFailed, match=r"charge#1 failed after 2 tries: ValueError: no"):
+        with pytest.raises(CallFailed, match=r"charge#1 failed after 2 attempts: ValueError: no"):
             await ctx.run("charge", refuse, retry=policy)
         await ctx.wait.time("1h")
         return "went on"
 
     @flow("stubborn", emits=[])
     def stubborn_sync(order: Any, ctx: SyncContext) -> str:
-        with pytest.raises(CallFailed, match=r"charge#1 failed after 2 tries: ValueError: no"):
+        with pytest.raises(CallFailed, match=r"charge#1 failed after 2 attempts: ValueError: no"):
             ctx.run("charge", refuse, retry=policy)
         ctx.wait.time("1h")
         return "went on"

@@ -36,7 +36,7 @@ async def test_an_event_wait_before_the_handler(kit: Any) -> None:
 
 @pytest.mark.parametrize("takes", [1, 2])
 async def test_where_filters_events(kit: Any, takes: int) -> None:
-    where: Any = {1: lambda e: e.data > 5, 2: lambda e, order: e.data > order}[takes]
+    where: Any = {1: lambda e: e.data > 5, 2: lambda e, ctx: e.data > ctx.input}[takes]
 
     @flow("ship", emits=[], wait=Await("event", "paid", where=where, timeout="1h"))
     def ship(order: Any, ctx: SyncContext) -> Any:
@@ -137,7 +137,7 @@ async def test_an_unknown_on_timeout_step_is_reported_at_registration() -> None:
 
     async with TestApp(handlers=[ship]) as app:
         (problem,) = app.registry.problems
-        assert "'ship' hands over on timeout to 'nobody'" in str(problem)
+        assert "'ship' has on_timeout='nobody'" in str(problem)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ async def test_an_unknown_on_timeout_step_is_reported_at_registration() -> None:
         ({"type": "event"}, "kind"),
         ({"type": "time"}, "delay"),
         ({"type": "time", "delay": "1h", "timeout": "1h"}, "cannot have a timeout"),
-        ({"type": "event", "eventKind": "paid", "onTimeout": "x"}, "requires a timeout"),
+        ({"type": "event", "eventKind": "paid", "onTimeout": "x"}, "requires timeout="),
         ({"type": "event", "eventKind": "paid", "untill": 1}, "untill"),
         ([], "mapping"),
     ],
@@ -170,7 +170,7 @@ def handle(input, ctx):
     "pay.py": """
 queue = "orders"
 config = {"flow": {"id": "shop", "role": "step", "step": "pay", "triggers": "placed", "emits": ["billed"]},
-          "await": {"type": "event", "eventKind": "paid", "where": lambda e, order: e.data["id"] == order,
+          "await": {"type": "event", "eventKind": "paid", "where": lambda e, ctx: e.data["id"] == ctx.input,
                     "timeoutMs": 3600000}}
 async def handle(input, ctx):
     ctx.emit("billed", ctx.awaited.data)

@@ -47,7 +47,9 @@ def test_a_new_call_keeps_its_position() -> None:
     memos = {**second.list_memos()}
     third = Journal(memos, "s", "it")
     assert calls(third, "a", "between", "b") == [True, True, True]
-    with pytest.raises(NonDeterminism, match=r"between#1 was recorded before b#1 but now comes after it"):
+    with pytest.raises(
+        NonDeterminism, match=r"made the durable call between#1 before b#1, but this attempt makes it after"
+    ):
         calls(Journal(memos, "s", "it"), "b", "between")
 
 
@@ -68,7 +70,7 @@ def test_forty_calls_can_be_inserted_between_two() -> None:
 def test_a_recorded_name_with_another_kind_is_refused() -> None:
     with pytest.raises(
         NonDeterminism,
-        match=r"step 'charge' of run r: the durable call a#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time",
+        match=r"step 'charge' of run r: the durable call a#1 was ctx.run when it was recorded, and now it is ctx.wait.time",
     ):
         recorded("a").next_call_by_order("a", "time")
 
@@ -97,13 +99,22 @@ def test_a_value_without_a_json_form_is_refused_with_its_path() -> None:
     assert not one.writes
 
 
-@pytest.mark.parametrize("limit", ["MAX_CALLS", "MAX_JOURNAL_BYTES"])
-def test_history_limit(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+@pytest.mark.parametrize(
+    ("limit", "reached"),
+    [
+        ("MAX_CALLS", r"a#3 is over the limit: a step can make at most 2 durable calls"),
+        (
+            "MAX_JOURNAL_BYTES",
+            r"a#2 is over the limit: a step can record at most 2 bytes, and this one has \d+",
+        ),
+    ],
+)
+def test_history_limit_names_the_limit(monkeypatch: pytest.MonkeyPatch, limit: str, reached: str) -> None:
     monkeypatch.setattr(journal, limit, 2)
     one = fresh()
     for _ in range(2 if limit == "MAX_CALLS" else 1):
         one.record(one.next_call_by_order("a", "run"), 1)
-    with pytest.raises(HistoryLimit, match=r"durable call \d of at most"):
+    with pytest.raises(HistoryLimit, match=reached):
         one.next_call_by_order("a", "run")
 
 
@@ -111,7 +122,7 @@ def test_the_same_code_may_not_skip_a_recorded_wait() -> None:
     for kind in ("time", "event", FIRED):
         again = recorded("a", "b", kind=kind, code="v1")
         again.next_call_by_order("a", kind)
-        with pytest.raises(NonDeterminism, match=r"b#1 was recorded as a wait .* reached a#1 without it"):
+        with pytest.raises(NonDeterminism, match=r"waited at b#1 .* skipped that wait \(last durable call: a#1\)"):
             again.check_skipped_waits()
 
 
@@ -135,7 +146,7 @@ def test_replaying_ends_after_the_last_recorded_call() -> None:
 
 def test_recorded_emits_are_skipped_on_replay() -> None:
     first = fresh()
-    first.record_effects(2, 1, ["x", "y"], [])
+    first.record_effects(2, 1, ["x", "y"], [], ["k"])
     again = fresh(first)
     assert [again.check_emit(0, "x"), again.check_emit(1, "y"), again.check_emit(2, "z")] == [True, True, False]
     with pytest.raises(NonDeterminism, match=r"an earlier attempt emitted 'x' as event 1, but this attempt emits 'y'"):

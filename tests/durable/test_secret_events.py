@@ -112,8 +112,8 @@ async def test_an_event_of_another_run(kit: Any, how: str) -> None:
 
 
 async def test_a_declared_wait(kit: Any) -> None:
-    def accept(event: Event, input: Any) -> bool:
-        return event.data["password"] == input["secret"]
+    def accept(event: Event, ctx: Any) -> bool:
+        return event.data["password"] == ctx.input["secret"]
 
     wait = Await("event", event="user.joined", match=lambda input: {"refreshToken": input["token"]}, where=accept)
 

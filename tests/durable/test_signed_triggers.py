@@ -313,9 +313,9 @@ async def test_a_signature_of_an_unsigned_trigger_is_refused(kit: Any) -> None:
         await app.start("ask")
         await app.settle()
         signature = sign_body(tokens[0].partition(".")[0], app.time.now_ms() // 1000, b"1")
-        with pytest.raises(BadSignature, match="trigger 'approval' names no secret"):
+        with pytest.raises(BadSignature, match="trigger 'approval' was created without signed="):
             await app.fire(tokens[0], signature=signature)
-        with pytest.raises(BadSignature, match="trigger 'approval' names no secret"):
+        with pytest.raises(BadSignature, match="trigger 'approval' was created without signed="):
             await app.waits.sign(tokens[0], 1)
 
 
@@ -371,7 +371,7 @@ async def test_wrong_options_are_refused(options: Any, problem: str) -> None:
 
 
 def test_only_triggers_are_signed() -> None:
-    with pytest.raises(DefinitionError, match="the option signed requires an `await` of type 'trigger'"):
+    with pytest.raises(DefinitionError, match="the option signed requires a wait of type 'trigger'"):
         Await("event", event="bank.paid", signed="BANK_SECRET")
 
 

@@ -30,7 +30,7 @@ async def test_waiting_runs_hold_no_objects_in_the_worker(app: Any) -> None:
     async with app(patient) as a, a.workers.background(concurrency=5):
 
         async def start_waiting(first: int, last: int) -> Counter[str]:
-            runs = [await a.start("patient", n) for n in range(first, last)]
+            runs = [str(await a.start("patient", n)) for n in range(first, last)]  # handles are objects of ours
             for run in runs:
                 await a.wait_for_step(run, "patient", "delayed")  # until the time is over
             await until(deliveries_are_done)

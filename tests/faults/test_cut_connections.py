@@ -187,7 +187,7 @@ async def test_no_job_fails_when_connections_are_cut_while_it_reads_its_children
         return sum(values.values())
 
     patient = OutageRetry("the test", has_answered=True)
-    async with App(cutter.url, handlers=[leaf, root], lease="30s") as app:
+    async with App(cutter.url, handlers=[leaf, root], lease="5s") as app:
         trees = [
             await app.jobs.enqueue_tree(Node(root, n, children=[Node(leaf, n), Node(leaf, n + 1)])) for n in range(RUNS)
         ]

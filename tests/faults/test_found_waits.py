@@ -18,7 +18,7 @@ HOUR = 3_600_000
 
 async def _wait_for_waits(app: App, count: int = 1) -> None:
     async def has_waits() -> bool:
-        return len(await app.store.waits()) >= count
+        return len(await app.store.waits_by_time(limit=count)) >= count
 
     await until(has_waits)
 

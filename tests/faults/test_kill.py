@@ -23,3 +23,11 @@ async def test_killed_workers_lose_nothing(shared: Backend, tmp_path: Path, show
     assert report.flows >= FLOWS
     assert report.executions <= report.steps
     assert report.orphaned >= KILLS / 4, "the workers were idle when they were killed: nothing was tested"
+
+
+@pytest.mark.xdist_group("faults")
+async def test_slow_workers_are_not_reported_as_stuck_runs(shared: Backend, tmp_path: Path) -> None:
+    """No patience at all: every moment without progress looks like the end. Probes find that work goes on."""
+    report = await kill_workers(shared, tmp_path, kills=3, flows=60, seed=3, recovery_timeout_s=0)
+    assert report.violations == []
+    assert report.probes, "the workers were never behind: nothing was tested"

@@ -60,7 +60,7 @@ async def test_no_connection_at_startup_names_the_fix(own: postgres_server.Serve
     url = role(own, "late")
     store = PostgresStore(url)
     async with use_up_connections(url):
-        with pytest.raises(StoreUnavailable, match=r"no connection left .*uses up to 7. Raise max_connections"):
+        with pytest.raises(StoreUnavailable, match=r"no free connections .*uses up to 7. Raise max_connections"):
             await store.open()
     await store.open()
     await apply(store, unit(events=[event()]))

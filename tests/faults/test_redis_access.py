@@ -86,7 +86,7 @@ async def test_work_over_tls(server: Server, authority: Authority, tmp_path: Pat
 
 async def test_an_untrusted_certificate_is_refused(server: Server, authority: Authority) -> None:
     async with Proxy(server.port, authority.context()) as proxy:
-        with pytest.raises(StoreError, match=r"not trusted .*\?ca=file"):
+        with pytest.raises(StoreError, match=r"not trusted .*\?ca=FILE"):
             await RedisStore(f"rediss://127.0.0.1:{proxy.port}/0").open()
 
 

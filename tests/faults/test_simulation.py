@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faultkit.config import FAULTS_DIR, FULL
+from faultkit.config import FULL
+from faultkit.fork_server import start
 
-SEEDS = int(os.environ.get("FAULTKIT_SEEDS") or (20_000 if FULL else 500))
+SEEDS = int(os.environ.get("FAULTKIT_SEEDS") or (20_000 if FULL else 200))
 FIRST = int(os.environ.get("FAULTKIT_FIRST_SEED") or 1)
 CORES = min(os.cpu_count() or 1, 8)
 
 
-def start_simulation(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "faultkit.simulate", *arguments]
-    env = {**os.environ, "PYTHONHASHSEED": "0"}
-    return subprocess.Popen(command, cwd=FAULTS_DIR, env=env, stdout=subprocess.PIPE, text=True)
+def start_simulation(*arguments: str) -> Any:
+    return start("simulate", *arguments)
 
 
-def read_result(process: subprocess.Popen[str]) -> Any:
+def read_result(process: Any) -> Any:
     text, _ = process.communicate()
-    assert process.returncode == 0, f"the simulation itself failed: {text[-2000:]}"
+    assert text, "the simulation itself failed, see its standard error"
     return json.loads(text)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from faultkit import mutants
 from faultkit.backends import Backend
-from faultkit.config import FAULTS_DIR, FULL
+from faultkit.config import FULL
+from faultkit.fork_server import run
 from faultkit.kill_waits import kill_all_workers, kill_waiting_workers
 from faultkit.timers import fire_after_downtime, jump_clock
 
@@ -60,9 +58,7 @@ async def test_workers_killed_while_runs_wait(shared: Backend, tmp_path: Path, s
 @pytest.mark.parametrize("name", [name for name, _ in mutants.of("timers")])
 def test_timers_catch(name: str, what: str, show: Show) -> None:
     """Run in a separate process: a mutant cannot be undone."""
-    command = [sys.executable, "-m", "faultkit.timers", what, "--timers", "60", "--mutant", name]
-    done = subprocess.run(command, cwd=FAULTS_DIR, stdout=subprocess.PIPE, text=True, check=True)
-    problems = json.loads(done.stdout)["problems"]
+    problems = run("timers", what, "--timers", "60", "--mutant", name)["problems"]
     assert problems, f"{name} survived"
     show(f"{name}: caught by {what}: {problems[0]}")
 

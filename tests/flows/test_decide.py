@@ -12,7 +12,7 @@ import pytest
 from penstock.core.clock import to_iso
 from penstock.core.events import EventBody
 from penstock.core.payload import MAX_PAYLOAD_BYTES
-from penstock.flows.decide import Decider, Decision, Emission, EndedStep, StepStart
+from penstock.flows.decide import Decider, Decision, Emission, EndedStep, MappedInput, StepStart
 from penstock.flows.run_record import MAX_FAILURES, RunRecord, decode, encode
 from penstock.handlers.trigger_table import TableStep, TriggerTable
 
@@ -32,7 +32,7 @@ class UnconditionalRouting:
     def matches(self, step: str, kind: str, data: bytes) -> bool:
         return True
 
-    def map_input(self, step: str, kind: str, data: bytes) -> bytes | None:
+    def map_input(self, step: str, kind: str, data: bytes) -> MappedInput | None:
         return None
 
 
@@ -48,8 +48,8 @@ class FunctionRouting(UnconditionalRouting):
     def matches(self, step: str, kind: str, data: bytes) -> bool:
         return True if self._wants is None else self._wants(step, kind, json.loads(data))
 
-    def map_input(self, step: str, kind: str, data: bytes) -> bytes | None:
-        return None if self._maps is None else encode(self._maps(step, kind, json.loads(data)))
+    def map_input(self, step: str, kind: str, data: bytes) -> MappedInput | None:
+        return None if self._maps is None else MappedInput(encode(self._maps(step, kind, json.loads(data))))
 
 
 class Run:
@@ -392,7 +392,7 @@ def test_a_failure_ends_the_run_once_the_rest_has_ended() -> None:
     assert end == {
         "error": "no money",
         "step": "b",
-        "failed": [{"step": "b", "n": 1, "error": "no money", "code": "declined"}],
+        "failed": [{"step": "b", "n": 1, "error": "no money", "code": "declined", "name": "CardError"}],
         "duration": 9,
     }
 

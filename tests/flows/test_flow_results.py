@@ -83,6 +83,6 @@ async def test_results_above_the_payload_limit_are_reported() -> None:
         assert len(await app.result(run.id)) == 5
         run = await app.run_flow("wide", 13_200)
         assert run.status == "completed"
-        with pytest.raises(PayloadTooLarge, match="per step"):
+        with pytest.raises(PayloadTooLarge, match="result of each step"):
             await app.result(run.id)
         assert len(await app.step_result(run.id, "echo", n=5)) == 13_200

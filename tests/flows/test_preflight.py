@@ -220,6 +220,34 @@ async def test_calls_of_ctx_all_and_ctx_first_pass_unchanged(shared: Any) -> Non
         assert (found.steps, found.problems, failures, DID) == (1, [], [1], ["good"])
 
 
+async def branches(input: Any, ctx: Any, names: str = "ab", more: str = "") -> Any:
+    """Make concurrent calls; every branch waits for its own event."""
+
+    async def branch(name: str) -> Any:
+        await ctx.run(f"{name} first", DID.append, name)
+        return (await ctx.wait.event(f"{name}.answered")).data
+
+    calls = [ctx.run(f"{name} alone", DID.append, name) for name in more]
+    return await asyncio.gather(*(branch(name) for name in names), *calls)
+
+
+@pytest.mark.parametrize(
+    ("names", "more", "removed"),
+    [("ab", "", []), ("ba", "", []), ("ab", "c", []), ("a", "", ["b first#1", "b.answered#1"])],
+    ids=["unchanged", "another order", "a call added", "a branch removed"],
+)
+async def test_concurrent_calls(shared: Any, names: str, more: str, removed: list[str]) -> None:
+    async def changed(input: Any, ctx: Any) -> Any:
+        return await branches(input, ctx, names, more)
+
+    async with shared(*shop(branches)) as old:
+        await waiting(old)
+        async with shared(*shop(changed)) as new:
+            found = await check_runs(new)
+        assert sorted(DID) == ["a", "b"], "no function of ctx.run was called"
+    assert [(problem.code, problem.call) for problem in found.problems] == [("call_removed", name) for name in removed]
+
+
 async def test_a_result_that_is_held_is_not_compared(shared: Any) -> None:
     def held(ran: str) -> list[Any]:
         @flow("held", wait={"type": "time", "delay": "1h"})
@@ -282,16 +310,20 @@ async def other_input(input: Order, ctx: Any) -> Any: ...
         (
             other_kind,
             "non_determinism",
-            "charge#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time",
+            "charge#1 was ctx.run when it was recorded, and now it is ctx.wait.time",
         ),
-        (other_order, "non_determinism", "charge#1 was recorded before answered#1 but now comes after it"),
+        (
+            other_order,
+            "non_determinism",
+            "made the durable call charge#1 before answered#1, but this attempt makes it after",
+        ),
         (other_emit, "non_determinism", "an earlier attempt emitted 'noted' as event 1"),
         (swallows, "suspend_swallowed", "caught the exception"),
         (raises, "LookupError", "does not like it"),
         (
             in_a_thread,
             "non_determinism",
-            "charge#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time",
+            "charge#1 was ctx.run when it was recorded, and now it is ctx.wait.time",
         ),
         (other_input, "schema_violation", "number"),
     ],
@@ -374,7 +406,7 @@ async def test_a_saved_run_is_replayed(app: Any, tmp_path: Path) -> None:
         run = await waiting(a)
         file = await saved(a, tmp_path, run)
     assert replay(file, handlers=shop(original)).steps == 1
-    with pytest.raises(AssertionError, match=r"step answer: .*charge#1 was recorded as ctx.run.*\[non_determinism\]"):
+    with pytest.raises(AssertionError, match=r"step answer: .*charge#1 was ctx.run when.*\[non_determinism\]"):
         replay(file, handlers=shop(other_kind))
     assert DID == ["charge"]
 
@@ -394,7 +426,5 @@ async def test_a_run_that_has_completed_is_replayed_to_its_end(app: Any, tmp_pat
             await a.wait_for_end(run)
         file = await saved(a, tmp_path, run)
     assert replay(file, handlers=shop(original)).steps == 1
-    with pytest.raises(
-        AssertionError, match=r"ship#1 was recorded as ctx.run, and the code now makes it with ctx.wait.time"
-    ):
+    with pytest.raises(AssertionError, match=r"ship#1 was ctx.run when it was recorded, and now it is ctx.wait.time"):
         replay(file, handlers=shop(late))

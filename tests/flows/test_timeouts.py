@@ -34,6 +34,40 @@ async def test_an_async_attempt_that_takes_too_long_fails(app: Any) -> None:
         assert letter.error["code"] == "timeout"
 
 
+@pytest.mark.spec("000-6.10", "000-16.16")
+async def test_a_timeout_of_a_step_records_that_the_attempt_was_cancelled(app: Any) -> None:
+    @flow("slow", timeout="30ms", retry={"attempts": 2, "backoff": {"delay": "1ms", "jitter": False}})
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    async with app(slow) as a, a.workers.background():
+        run, status = await a.run_to_end("slow")
+        assert status == "failed"
+        events = [e for e in await a.stream(run) if e.kind in ("step.cancelled", "step.failed")]
+        assert [(e.kind, e.meta["attempt"]) for e in events] == [
+            ("step.cancelled", 1),
+            ("step.failed", 1),
+            ("step.cancelled", 2),
+            ("step.failed", 2),
+        ]
+        assert {e.data["reason"] for e in events if e.kind == "step.cancelled"} == {"timeout"}
+        assert (await a.runs.get(run)).steps["slow"].status == "failed"
+
+
+async def test_a_ctx_run_that_takes_too_long_does_not_cancel_the_attempt(app: Any) -> None:
+    async def linger() -> None:
+        await asyncio.Event().wait()
+
+    @flow("patient")
+    async def patient(ctx: Context) -> None:
+        await ctx.run("linger", linger, timeout=0.03)
+
+    async with app(patient) as a, a.workers.background():
+        run, status = await a.run_to_end("patient")
+        assert status == "failed"
+        assert await a.events_of(run, "step.cancelled") == []
+
+
 @pytest.mark.spec("000-6.9")
 async def test_a_thread_that_takes_too_long_fails_and_is_stopped(app: Any) -> None:
     stopped = threading.Event()

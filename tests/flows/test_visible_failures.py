@@ -90,7 +90,7 @@ async def test_a_final_failure_is_logged_once_as_an_error_with_its_traceback(app
         id = await a.enqueue(send, "eve")
         await a.wait_for_state(id, "failed")
     step, plain = read_errors(logged)
-    assert step["msg"].startswith(f"step pay of run {run} failed, no attempts left: ValueError: no such amount")
+    assert step["msg"].startswith(f"step pay of run {run} failed for good: ValueError: no such amount")
     assert {name: step[name] for name in ("run", "flow", "step", "job", "attempt", "queue", "code")} == {
         "run": run, "flow": "pay", "step": "pay", "job": f"{run}.pay.1", "attempt": 2, "queue": "pays",
         "code": "ValueError",
@@ -122,7 +122,7 @@ async def test_secrets_are_hidden_in_frames_and_in_the_log(memory: Any, logged: 
         assert "hunter2" not in json.dumps(failed.data)
         assert failed.data["frames"][0]["source"].startswith("raise Permanent(")
     assert "hunter2" not in logged.getvalue()
-    assert "no attempts left" in logged.getvalue()
+    assert "failed for good" in logged.getvalue()
 
 
 async def test_frames_are_bounded(memory: Any) -> None:

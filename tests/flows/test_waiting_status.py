@@ -94,7 +94,7 @@ async def test_a_resumed_step_without_a_worker_is_not_shown_as_running(app: Any)
         await a.waits.fire(await a.waits.token(wait.id), "yes")
         view = await a.runs.get(run)
         assert view.steps["approve"].status == "pending"
-        assert (await a.runs.list())[0].waits_for == ["resumed, no worker has claimed it"]
+        assert (await a.runs.list())[0].waits_for == ["ready to resume; no worker has claimed it yet"]
 
 
 async def test_secrets_are_hidden_in_what_a_run_waits_for(memory: Any) -> None:
@@ -148,6 +148,8 @@ async def test_a_step_that_waits_with_a_timeout_is_suspended_and_not_promoted(ap
         assert [one.id for one in await a.jobs.list("approvals", "suspended")] == [job]
         assert await a.jobs.list("approvals", "delayed") == []
         assert await a.jobs.list("approvals", "suspended", after=job) == []
+        counts = await a.queues.counts("approvals")
+        assert (counts["suspended"], counts["delayed"]) == (1, 0)
         assert await a.jobs.promote(job) is False
         delayed = await a.enqueue("mail", delay="1h")
         assert (await a.jobs.get(delayed)).state == "delayed"
@@ -188,5 +190,5 @@ async def test_a_timeout_of_the_result_names_the_wait(app: Any) -> None:
         run = await a.start("approve")
         await until(lambda: a.runs.list(status="waiting"))
         for call in (a.result, a.runs.wait):
-            with pytest.raises(WaitTimeout, match=r"did not end within 0\.05; it is waiting for trigger 'approval'"):
+            with pytest.raises(WaitTimeout, match=r"did not end within 50 ms; it is waiting for trigger 'approval'"):
                 await call(run, timeout=0.05)

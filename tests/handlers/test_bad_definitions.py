@@ -34,8 +34,9 @@ DECORATED = {
     "start_on": ('@flow("f", start_on=5)', "`start_on` must be an event kind"),
     "one of start_on": (
         '@flow("f", start_on=[5])',
-        "a subscription must be a mapping with keys such as kind, map, when; got 5",
+        "a subscription must be a mapping with keys such as kind, map, stream, when; got 5",
     ),
+    "version": ('@flow("f", version=1)', 'version must be a string, such as version="1", got 1'),
     "events": ('@flow("f", events=["x"])', "events must be a mapping of each kind to its schema"),
     "compensation": ('@flow("f", compensation=5)', "compensation.step must be the name of the step that undoes this"),
     "compensation's step": (
@@ -113,7 +114,7 @@ DECORATED = {
     "an unknown option": ("@job(retries=3)", "@job has an unknown key 'retries'; did you mean 'retry'?"),
     "one of a step": (
         "@step(nothing_like_it=3)",
-        "@step has an unknown key 'nothing_like_it'; known keys: compensat",
+        "@step has an unknown key 'nothing_like_it'; known keys: call_concurrency, compensat",
     ),
     "one of a flow": ('@flow("f", timout=3)', "did you mean 'timeout'?"),
 }
@@ -141,7 +142,7 @@ CONFIGS = {
     "a flow's id": ("{'flow': {'id': 3, 'triggers': 'a'}}", "invalid flow name 3; use letters, digits"),
     "a main flow's id": ("{'flow': {'id': 3, 'role': 'main'}}", "invalid flow name 3; use letters, digits"),
     "timeoutMs without end": ("{'timeoutMs': 10**400}", "36525d"),
-    "a list": ("['queue']", "config must be a mapping with keys such as concurrency"),
+    "a list": ("['queue']", "config must be a mapping with keys such as call_concurrency, concurrency"),
 }
 
 

@@ -141,6 +141,7 @@ async def test_every_key_of_a_config(memory: Any, write: Write) -> None:
             'outputSchema': {'type': 'object'},
             'priority': 2,
             'maxActive': 7,
+            'callConcurrency': 4,
             'rate_key': 'tenant',
             'flow': {
                 'id': 'f', 'role': 'main', 'step': 'first', 'emits': ['a'], 'version': '3', 'accepts': ['b'],
@@ -164,6 +165,7 @@ async def test_every_key_of_a_config(memory: Any, write: Write) -> None:
     found = app.registry.flow("f")
     first = found.steps["first"].handler
     assert (first.queue, first.concurrency, first.max_active, first.priority) == ("everything", 3, 7, 2)
+    assert first.call_concurrency == 4
     assert (first.rate.max, first.rate.duration_ms, first.rate_key) == (5, 1000, "tenant")
     assert (first.retry.attempts, first.retry.backoff.delay_ms, first.retry.retriable_errors) == (
         4,
@@ -326,9 +328,13 @@ def test_an_error_in_an_imported_module_names_the_import_line(memory: Any, write
         ("config = {'flow': {'id': 'f', 'mode': 'any'}}\ndef handle(): ...", "got 'any'"),
         (
             "config = {'flow': {'id': 'f', 'subscriptions': [{'when': 1}]}}\ndef handle(): ...",
-            "a subscription requires 'eventKind'",
+            "a subscription requires 'kind', the kind of an event",
         ),
-        ("config = {'queue': 'x'}", "defines 'config' but no function 'handle'"),
+        (
+            "config = {'flow': {'id': 'f', 'subscriptions': [{'eventKind': 1}]}}\ndef handle(): ...",
+            "a subscription requires 'eventKind', the kind of an event",
+        ),
+        ("config = {'queue': 'x'}", "defines 'config' but no handler. Define a function `handle(input, ctx)`"),
         ("queue = 'not a name'\ndef handle(): ...", "not a name"),
         ("def handle(a, b, c): ...", "got 3 parameters (a, b, c)"),
         ("config = {'timeoutMs': -1}\ndef handle(): ...", "timeout_ms must be a non-negative number of milliseconds"),
@@ -440,7 +446,22 @@ def test_a_misspelt_event_has_a_near_match(memory: Any) -> None:
     async def lost() -> None: ...
 
     (problem,) = memory(begin, lost).registry.problems
-    assert "listens to order.creatd and no flow emits that; did you mean 'order.created'?" in problem.message
+    assert problem.message == ("step 'lost' never starts: no step emits 'order.creatd'; did you mean 'order.created'?")
+
+
+def test_a_step_that_nothing_starts_is_reported(memory: Any) -> None:
+    @flow("f", emits=["order.created"])
+    async def begin() -> None: ...
+
+    @step()
+    async def lost() -> None: ...
+
+    @step(flow="ff")
+    async def stray() -> None: ...
+
+    lost_problem, stray_problem = memory(begin, lost, stray).registry.problems
+    assert lost_problem.message.startswith("step 'lost' never starts: it has no on=, and no other step names it")
+    assert stray_problem.message == "step 'stray' has flow='ff', but no @flow is named 'ff'; did you mean 'f'?"
 
 
 def test_an_unreachable_step_is_reported(memory: Any) -> None:
@@ -457,8 +478,8 @@ def test_an_unreachable_step_is_reported(memory: Any) -> None:
     assert sorted(codes(app)) == ["unknown_flow", "unreachable_step"]
     described = {p.code: p.message for p in app.registry.problems}
     assert "never.emitted" in described["unreachable_step"]
-    assert "add the kind to the emits of a step" in described["unreachable_step"]
-    assert "flow 'g'" in described["unknown_flow"]
+    assert "or to accepts=[…] of the flow" in described["unreachable_step"]
+    assert "no @flow is named 'g'" in described["unknown_flow"]
 
 
 def test_two_rate_limits_of_one_queue_are_reported(memory: Any) -> None:
@@ -508,6 +529,8 @@ def test_the_registry_is_json_in_the_form_of_the_spec(memory: Any, write: Write)
     assert described["compiledAt"].endswith("Z")
     assert described["provider"] == described["eventStore"] == {"name": "memory"}
     assert described["state"] == {"name": "memory", "namespace": "shop"}
+    lines = [(one.pop("line"), len(one.pop("fingerprint"))) for one in described["workers"]]
+    assert lines == [(13, 32), (12, 32)]
     assert described["workers"] == [
         {
             "id": "image/resize",

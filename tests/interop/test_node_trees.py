@@ -98,3 +98,42 @@ async def test_a_failed_node_child_fails_our_parent(node: Any, redis_url: str) -
             failed = await node.job_in("books", "emma", "failed")
         assert f"child bull:pages:{tree.children[0].id} failed" in failed["failedReason"]
         assert (await node.call("dependencies", queue="books", id="emma"))["failed"] == 1
+
+
+async def test_node_goes_on_after_we_cancel_its_jobs(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[render]) as app:
+        await app.enqueue("pages", 5)  # a queue is known once it has had a job of ours
+        await node.call("events", queue="pages")
+        ids = [await node.call("add", queue="pages", name="render", data=n) for n in range(3)]
+        late = await node.call("add", queue="pages", name="render", data=9, opts={"delay": 3_600_000})
+        for id in (ids[1], late):
+            assert await app.jobs.cancel(id, "torn out")
+        assert (await node.wait_for_event("failed", ids[1]))["failedReason"] == "torn out"
+        counts = await node.call("counts", queue="pages")
+        assert (counts["waiting"], counts["delayed"], counts["failed"]) == (3, 0, 0)
+        await node.call("work", queue="pages")
+        for id in (ids[0], ids[2]):
+            await node.job_in("pages", id, "completed")
+        assert (await app.jobs.get(ids[1])).state.value == "cancelled"
+        assert await app.jobs.retry(ids[1])
+        assert (await node.job_in("pages", ids[1], "completed"))["returnvalue"]["by"] == "node"
+
+
+async def test_node_runs_a_parent_whose_child_we_cancelled(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[render]) as app:
+        tree = {
+            "name": "bind",
+            "queueName": "books",
+            "opts": {"jobId": "emma"},
+            "children": [page(1, jobId="kept"), page(2, jobId="torn", ignoreDependencyOnFailure=True)],
+        }
+        await app.enqueue("pages", 5)
+        await node.call("flow", tree=tree)
+        assert await app.jobs.cancel("torn", "torn out")
+        await node.call("bind", queue="books")
+        async with app.workers.background():
+            done = await node.job_in("books", "emma", "completed")
+        assert done["returnvalue"] == {
+            "values": {"bull:pages:kept": {"page": 1}},
+            "failed": {"bull:pages:torn": "torn out"},
+        }

@@ -141,7 +141,7 @@ async def test_a_worker_file_uses_bullmq_removal_options(app: Any, tmp_path: Pat
 
 def test_a_step_has_no_keep_options() -> None:
     config = {"flow": {"id": "shop", "role": "main", "step": "s"}, "removeOnFail": 5}
-    with pytest.raises(DefinitionError, match="jobs of a run are removed together with the run"):
+    with pytest.raises(DefinitionError, match="the jobs of a run are removed together with the run"):
         read_module(lambda input: input, "q", config, "s", "q.py")
 
 

@@ -28,7 +28,7 @@ from penstock.testing.until import until
 
 TEST_TIMEOUT_S = 20
 IS_FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
-VICTIMS = 5  # rows that are damaged, each with another value
+VICTIMS = 6  # rows that are damaged, each with another value
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 WRONG_TYPES: dict[str, list[Any]] = {
     "INTEGER": ["text", b"blob", 1.5, 1e30],
@@ -36,7 +36,7 @@ WRONG_TYPES: dict[str, list[Any]] = {
     "BLOB": ["text", 5, 1.5],
 }
 WRONG_VALUES: dict[str, list[Any]] = {
-    "INTEGER": [-1, 0, 2**63 - 1, -(2**63), None],
+    "INTEGER": [-1, 0, 2**63 - 1, -(2**63), 2**31 - 1, None],
     "TEXT": ["", "junk", "a.b/c:d#e", "\x00\uffff", None],
     "BLOB": [b"", b"junk", b"5", b"\xff\xfe", None],
 }
@@ -75,6 +75,7 @@ ROWS = {
     "streams": "name = 'nq:flow:bad{n}'",
     "events": "sid = (SELECT sid FROM streams WHERE name = 'nq:flow:bad{n}') AND seq = 1",
     "runs": "id = 'bad{n}'",
+    "run_keys": "run = 'bad{n}'",
     "jobs": "id = 'mail-bad{n}'",
     "queues": "name = 'queue-bad{n}'",
     "rates": "queue = 'limited' AND key = 'bad{n}'",
@@ -88,6 +89,9 @@ ROWS = {
     "dedupes": "key = 'bad{n}'",
     "holds": "queue = 'queue-bad{n}'",
     "store_info": "name = 'bad{n}'",
+    "workers": "id = 'bad{n}'",
+    "queue_minutes": "queue = 'queue-bad{n}'",
+    "finished_counts": "queue = 'queue-bad{n}'",
 }
 
 
@@ -111,6 +115,9 @@ def template(folder: Path, app_factory: Any) -> Path:
             db.execute("INSERT INTO queues VALUES (?, 0)", (f"queue-bad{n}",))
             db.execute("INSERT INTO holds VALUES (?, 1)", (f"queue-bad{n}",))
             db.execute("INSERT INTO store_info VALUES (?, '1')", (f"bad{n}",))
+            db.execute("INSERT INTO workers VALUES (?, x'7b7d', 1, 1)", (f"bad{n}",))
+            db.execute("INSERT INTO queue_minutes VALUES (?, 60000, 1, 1, 1, 1)", (f"queue-bad{n}",))
+            db.execute("INSERT INTO finished_counts VALUES (?, 4, 1)", (f"queue-bad{n}",))
     return path
 
 
@@ -123,7 +130,7 @@ async def _fill(app: Any) -> None:
             for name in names:
                 await app.wait_for_step(f"waits-{name}", "patient", "suspended")
         for n, name in enumerate(names):
-            await app.start("order", n, key=name)
+            await app.start("order", n, key=name, tags={"n": "1"})
             await app.jobs.enqueue("mail", n, key=f"mail-{name}")
             await app.jobs.enqueue("mail", n, key=f"once-{name}", dedupe=name)
             await app.jobs.enqueue("limited", n, key=f"limited-{name}")
@@ -233,11 +240,11 @@ async def _fired(app: Any) -> str | None:
 
 def _call_commands(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (
-        ["runs"], ["runs", "list", "--json"], ["runs", "show", "good"], ["runs", "show", "bad0"], ["queues"],
+        ["runs"], ["runs", "list", "--json"], ["runs", "--tag", "n=1"], ["runs", "show", "good"], ["runs", "show", "bad0"], ["queues"],
         ["runs", "show", "waits-bad1", "--json"], ["jobs", "list", "mail"], ["jobs", "show", "mail-bad0"],
         ["jobs", "list", "mail", "--state", "completed", "--json"], ["jobs", "show", "tree-bad1"], ["dlq"],
         ["dlq", "list", "default"], ["schedules"], ["waits"], ["doctor"], ["doctor", "waits-bad0"],
-        ["events", "good"], ["events", "bad0"], ["state", "list"],
+        ["events", "good"], ["events", "bad0"], ["state", "list"], ["workers"],
     ):  # fmt: skip
         capsys.readouterr()
         code = main([*command, "--url", url])
@@ -246,3 +253,27 @@ def _call_commands(url: str, capsys: pytest.CaptureFixture[str]) -> None:
         # A record that is named may be gone under its name, and the doctor may have found one.
         known = ("unknown_", "checks_failed") if command[0] in ("doctor", "runs", "jobs", "events", "dlq") else ()
         assert code == 0 or any(one in output.err + output.out for one in known), (command, output)
+
+
+CHECKED = (
+    ("jobs", "attempt"), ("jobs", "failures"), ("jobs", "crashes"), ("jobs", "state"), ("runs", "version"),
+    ("runs", "closed"), ("runs", "paused"), ("streams", "seq"), ("states", "version"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "column"), CHECKED)
+async def test_sqlite_refuses_counters_that_would_overflow(
+    app_factory: Any, tmp_path: Any, table: str, column: str
+) -> None:
+    async with app_factory(f"sqlite:///{tmp_path}/checked.db")() as app:
+        await app.enqueue("mail", 1)
+        await app.state.set("a", 1)
+        await app.events.append("nq:global", "noted", 1)
+    with closing(apsw.Connection(f"{tmp_path}/checked.db")) as db:
+        db.execute(
+            "INSERT INTO runs (id, version, kind, flow, status, closed, created, updated, unit, record) "
+            "VALUES ('r', 1, 'flow', 'f', 'running', 0, 0, 0, 'u', x'7b7d')"
+        )
+        for value in (-3, 2**63 - 1):
+            with pytest.raises(apsw.ConstraintError, match="CHECK constraint failed"):
+                db.execute(f"UPDATE {table} SET {column} = ?", (value,))

@@ -96,7 +96,7 @@ async def test_a_damaged_memo_fails_its_step_once(app: Callable[[], Any], damage
         assert await one.wait_for_end(runs[0]) == "failed"
         (letter,) = await one.list_dead_letters()
         assert letter.error["code"] == "unreadable_record"
-        assert "its record 'first#1' cannot be read" in letter.error["message"]
+        assert "cannot read the recorded result of 'first#1'" in letter.error["message"]
         assert len(await one.events_of(runs[0], "step.failed")) == 1
 
 

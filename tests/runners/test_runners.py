@@ -1,28 +1,28 @@
-"""The runner contract, for handlers on the event loop, on threads and in another process."""
+"""The runner contract, for handlers on the event loop, on threads and in child processes."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
-from process_runner import ProcessRunner
+import pytest_asyncio
+from shared_processes import SharedProcesses
 
-from penstock import flow
-from penstock.core.errors import RunnerLost
+import redis_server
 from penstock.ports.frames import Done, Emit, decode_handler_frame, encode_frame
 from penstock.ports.runner import Runner
 from penstock.runners.inprocess import InProcessRunner
+from penstock.runners.process.options import ProcessOptions
+from penstock.runners.process.runner import ProcessRunner
 from penstock.runners.remote import RemoteHandlerError, to_error, to_exception
-from penstock.testing import TestApp, auto_clock
 from penstock.testing.contracts import RunnerContract
 
 
-@pytest.fixture
-def slow_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a test more time: a child starts a Python for every attempt."""
-    monkeypatch.setattr(auto_clock, "TIMEOUT_S", 60.0)
+@pytest_asyncio.fixture(scope="class", loop_scope="class")
+async def processes() -> AsyncIterator[ProcessRunner]:
+    processes = ProcessRunner(ProcessOptions(size=2, grace_s=1.0))
+    yield processes
+    await processes.close()
 
 
 class TestAsyncHandlers(RunnerContract):
@@ -30,60 +30,40 @@ class TestAsyncHandlers(RunnerContract):
         return InProcessRunner(concurrency)
 
 
-class TestThreadHandlers(RunnerContract):
+class TestAsyncHandlersOnRedis(TestAsyncHandlers):
+    def make_url(self) -> str:
+        return redis_server.url()
+
+
+class TestThreadHandlers(TestAsyncHandlers):
     is_async = False
 
-    def make_runner(self, concurrency: int) -> Runner:
-        return InProcessRunner(concurrency)
+
+class TestThreadHandlersOnRedis(TestAsyncHandlersOnRedis):
+    is_async = False
 
 
-@pytest.mark.spec("000-6.1")
+@pytest.mark.spec("000-6.1", "000-6.12", "000-6.13", "000-6.14", "000-5.5")
 class TestProcessHandlers(RunnerContract):
     @pytest.fixture(autouse=True)
-    def _allow_more_time(self, slow_children: None) -> None: ...
+    def _share(self, processes: ProcessRunner) -> None:
+        self._shared = processes
 
     def make_runner(self, concurrency: int) -> Runner:
-        self.runner = ProcessRunner(concurrency)
-        return self.runner
-
-    async def test_handlers_run_in_children_that_are_gone_afterwards(self, app: TestApp) -> None:
-        await app.run_flow("echo", 1)
-        assert self.runner.pids
-        assert os.getpid() not in self.runner.pids
-        for pid in self.runner.pids:
-            with pytest.raises(ProcessLookupError):
-                os.kill(pid, 0)
+        return SharedProcesses(self._shared, concurrency)
 
 
-@flow("dies", emits=[], retry={"attempts": 2, "backoff": {"type": "fixed", "delayMs": 1}})
-async def dies(input: Any, ctx: Any) -> int:
-    if ctx.attempt == 1:
-        os._exit(9)
-    return int(ctx.attempt)
+class TestProcessHandlersOnRedis(TestProcessHandlers):
+    def make_url(self) -> str:
+        return redis_server.url()
 
 
-@flow("garbles", emits=[])
-async def garbles(input: Any, ctx: Any) -> None:
-    with Path(f"/proc/self/fd/{ctx._wire._out.fileno()}").open("wb", buffering=0) as pipe:
-        pipe.write(b'{"type": "emit", "kind": 7}\n')
+class TestSyncProcessHandlers(TestProcessHandlers):
+    is_async = False
 
 
-@pytest.mark.usefixtures("slow_children")
-async def test_a_child_that_dies_fails_the_attempt() -> None:
-    async with TestApp(handlers=[dies], runner=ProcessRunner) as app:
-        view = await app.run_flow("dies")
-        assert view.result == 2
-        failed = [event for event in await app.events.read_all(f"nq:flow:{view.id}") if "error" in (event.data or {})]
-        assert [event.data["code"] for event in failed] == [RunnerLost.code]
-
-
-@pytest.mark.usefixtures("slow_children")
-async def test_a_bad_frame_fails_the_attempt() -> None:
-    async with TestApp(handlers=[garbles], runner=ProcessRunner) as app:
-        view = await app.run_flow("garbles")
-        (failed,) = [event for event in await app.events.read_all(f"nq:flow:{view.id}") if event.kind == "step.failed"]
-        assert failed.data["code"] == RunnerLost.code
-        assert "sent a bad frame" in failed.data["error"]
+class TestSyncProcessHandlersOnRedis(TestProcessHandlersOnRedis):
+    is_async = False
 
 
 def test_frames_are_json_objects_with_a_type() -> None:

@@ -267,3 +267,24 @@ async def test_the_longest_id(memory: Any, clock: FakeClock) -> None:
     async with memory(report, clock=clock) as a, a.workers.background():
         await a.schedules.add(id, flow="report", every="1h")
         assert await a.wait_for_end(await a.schedules.run_now(id)) == "completed"
+
+
+@pytest.mark.spec("004-4.4")
+async def test_all_schedules_of_a_flow_are_deactivated(app: Any) -> None:
+    @flow("declared", schedule="1h")
+    async def declared() -> None: ...
+
+    @flow("other")
+    async def other() -> None: ...
+
+    async with app(declared, other) as a:
+        await a._schedule_service.prepare()
+        await a.schedules.add("more", flow="declared", every="2h")
+        await a.schedules.add("kept", flow="other", every="2h")
+        assert sorted(await a.schedules.deactivate("declared")) == ["declared", "more"]
+        assert {row.id: row.paused for row in await a.schedules.list()} == {"declared": True, "kept": False}
+        a._schedule_service._prepared = None
+        await a._schedule_service.prepare()
+        assert (await a.schedules.get("declared")).paused, "a worker that starts does not start it again"
+        assert await a.schedules.deactivate(other) == ["kept"]
+        assert await a.schedules.deactivate("none") == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock import AwaitTimeout, Context, Event, flow
+from penstock import AwaitTimeout, Context, Event, flow, step
 from penstock.core.clock import to_iso
 from penstock.testing import TestApp
 
@@ -23,7 +23,7 @@ async def read_trigger(app: TestApp, id: str) -> list[Event]:
     return await app.events.read_all(f"nq:trigger:{id}")
 
 
-@pytest.mark.spec("003-2.3", "003-2.4", "003-2.6", "003-2.7", "003-2.19", "001-1.3", "001-4.7")
+@pytest.mark.spec("003-2.3", "003-2.4", "003-2.6", "003-2.7", "003-2.19", "001-1.3", "001-4.7", "001-1.11")
 async def test_the_events_of_a_completed_run(kit: Any) -> None:
     @flow("sum", queue="sums")
     async def add(numbers: list[int], ctx: Context) -> int:
@@ -38,7 +38,7 @@ async def test_the_events_of_a_completed_run(kit: Any) -> None:
         assert started.ts == to_iso(int(started.id.partition("-")[0])) == to_iso(app.time.now_ms())
         step = await read(app, run, "step.started")
         assert (step.step, started.data["input"]) == ("add", [1, 2])
-        assert (step.meta["attempt"], step.meta["jobId"]) == (1, f"{run}.add.1")
+        assert (step.meta["attempt"], step.meta["jobId"], step.meta["queue"]) == (1, f"{run}.add.1", "sums")
         log = await read(app, run, "log")
         assert (log.step, log.data, log.meta) == ("add", {"level": "warn", "msg": "adding"}, {"attempt": 1})
         done = await read(app, run, "step.completed")
@@ -123,3 +123,34 @@ async def test_the_ends_of_a_trigger(kit: Any, type: Any) -> None:
         assert ends[late].data["duration"] == HOUR
         assert ends[cancelled].data["reason"]
         assert {event.trigger for event in ends.values()} == set(ids.values())
+
+
+@pytest.mark.spec("001-4.8")
+async def test_the_fields_of_a_snapshot(kit: Any) -> None:
+    """A trigger's token is secret: in its place, a snapshot has the id of the trigger."""
+
+    @flow("ask", emits=["asked"])
+    async def ask(ctx: Context) -> None:
+        ctx.log.warning("asking")
+        ctx.emit("asked")
+
+    @step(on="asked")
+    async def approve(ctx: Context) -> None:
+        await (await ctx.wait.trigger("approval", timeout="1h")).wait()
+
+    async with kit(ask, approve) as app:
+        run = await app.start("ask")
+        await app.settle()
+        (wait,) = await app.waits.list(run=run)
+        view = await app.runs.get(run)
+        start = to_iso(app.time.now_ms())
+        assert (view.status, view.started_at, view.completed_at) == ("waiting", start, None)
+        assert (view.last_event_at, view.logs_count, view.last_log_level) == (start, 1, "warn")
+        assert {name: one.status for name, one in view.steps.items()} == {"ask": "completed", "approve": "waiting"}
+        assert (view.waiting_for, view.wait_step, view.wait_trigger) == ("trigger", "approve", wait.id)
+        assert view.wait_until == to_iso(app.time.now_ms() + HOUR)
+        await app.waits.resolve(wait.id)
+        await app.finish(run)
+        view = await app.runs.get(run)
+        assert (view.status, view.completed_at) == ("completed", view.last_event_at)
+        assert (view.waiting_for, view.wait_step, view.wait_until, view.wait_trigger) == (None, None, None, None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -12,7 +14,7 @@ import redis
 
 import postgres_server
 import redis_server
-from penstock import App, Context, Node, flow, job
+from penstock import App, Context, Node, flow, job, step
 from penstock.app import workers
 from penstock.core.errors import StoreUnavailable
 from penstock.testing.clock import FakeClock
@@ -210,3 +212,28 @@ async def test_a_parent_continues_without_a_failed_child(app: Any, flag: str) ->
     async with app(render, count) as a, a.workers.background():
         tree = await a.jobs.enqueue_tree({"name": "count", "queue": "books", "children": children})
         assert await a.jobs.result(tree.id, timeout=20) == (1 if flag == "continueParentOnFailure" else 0)
+
+
+@pytest.mark.spec("003-14.6")
+async def test_the_size_of_stored_events(tmp_path: Path) -> None:
+    """About 100 bytes for an event and 10 KB for a run of 100: at most half as much again, with ids of 36 characters."""
+
+    @flow("order", emits=["packed"])
+    async def order(ctx: Context) -> None:
+        for n in range(20):
+            ctx.emit("packed", {"sku": n})
+
+    @step(on="packed", mode="each")
+    async def label(item: dict[str, int], ctx: Context) -> int:
+        ctx.log("labelled", sku=item["sku"])
+        ctx.progress(100)
+        return item["sku"]
+
+    file = tmp_path / "store.db"
+    async with App(f"sqlite:///{file}", handlers=[order, label]) as app, app.workers.background():
+        await (await app.start("order")).wait()
+    with closing(sqlite3.connect(file)) as connection:
+        ((count, size),) = connection.execute("SELECT count(*), sum(length(body)) FROM events")
+    assert count >= 100
+    assert size / count <= 150
+    assert size * 100 / count <= 15_000

@@ -266,3 +266,21 @@ def test_a_traceback_has_lines_without_control_characters() -> None:
         logging.getLogger("controls").exception("failed")
     assert shown.getvalue().startswith("error: failed\nTraceback (most recent call last):\n  File")
     assert shown.getvalue().endswith("\nValueError: \\x1b[31mred\\x9b\n")
+
+
+@pytest.mark.spec("000-4.2.6")
+async def test_the_log_of_an_app(caplog: pytest.LogCaptureFixture) -> None:
+    """It has the methods, the bound fields and the redaction of `ctx.log`, also before the App is open."""
+    app = App(":memory:", handlers=[])
+    with caplog.at_level(logging.INFO, "penstock.app"):
+        app.log.debug("not shown")
+        app.log.child(tenant="t-1", token="tok-77").warning("the bank is slow", ms=812)
+        async with app:
+            app.log("open", value=object)
+        with SyncApp(":memory:", handlers=[]) as sync:
+            sync.log.error("sync")
+    lines = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
+    assert lines[:2] == [("penstock.app", "WARNING", "the bank is slow"), ("penstock.app", "INFO", "open")]
+    assert caplog.records[0].fields == {"tenant": "t-1", "token": "[redacted]", "ms": 812}  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="unknown log level 'loud'"):
+        app.log("x", "loud")

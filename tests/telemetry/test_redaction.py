@@ -28,6 +28,8 @@ from penstock.stores.postgres.address import read_address
 from penstock.telemetry.logging import configure, restore_loggers
 from penstock.testing.until import until
 
+pytestmark = pytest.mark.xdist_group("canaries")  # one process makes the runs
+
 OTHER_LOGGER = logging.getLogger("shop.own")
 DELIVERED: list[Any] = []
 INPUTS: list[Any] = []
@@ -167,7 +169,7 @@ class LeakyRuns:
 
 STORES: dict[str, Callable[[Path], str]] = {
     "file": lambda folder: f"sqlite:///{folder}/canaries.db",
-    "postgres": lambda _folder: postgres_server.url(),
+    "postgres": lambda _folder: postgres_server.prepared_url(),
     "redis": lambda _folder: redis_server.url(),
 }
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from penstock import AwaitTimeout, Context, Event, SyncContext
+from penstock import AwaitTimeout, ChildFailed, ChildFailure, Context, Event, SyncContext, flow
 from penstock.core.errors import BadArgument, CallFailed, DuplicateName, NotJSON, SchemaViolation
 from penstock.testing import FakeClock, FakeContext
 
@@ -160,7 +161,7 @@ async def test_tries_of_a_call_take_no_real_time() -> None:
         tries.append(ctx.clock.now_ms())
         raise ConnectionError("no")
 
-    with pytest.raises(CallFailed, match="after 3 tries: ConnectionError: no"):
+    with pytest.raises(CallFailed, match="after 3 attempts: ConnectionError: no"):
         await ctx.run("flaky", flaky, retry=3)
     assert len(set(tries)) == 3
 
@@ -194,3 +195,42 @@ def test_a_def_step_without_a_loop() -> None:
 async def test_a_def_step_inside_a_loop() -> None:
     ctx = FakeContext(events={"payment.confirmed": PAID}, triggers={"approval": "yes"})
     assert wait_in_turn({}, ctx.sync)[0] == "yes"
+
+
+async def test_concurrent_calls_of_a_step() -> None:
+    async def handler(order: Any, ctx: Context) -> Any:
+        async def approve() -> Any:
+            trigger = await ctx.wait.trigger("approval")
+            await ctx.run("mail", len, trigger.url)
+            return await trigger.wait()
+
+        return await asyncio.gather(
+            *(ctx.run(f"tool {n}", asyncio.sleep, 0, n) for n in range(2)), ctx.wait.time("1h", name="nap"), approve()
+        )
+
+    ctx = FakeContext(triggers={"approval": {"ok": True}})
+    assert await handler(None, ctx) == [0, 1, None, {"ok": True}]
+    assert sorted(call.name for call in ctx.ran) == ["mail", "tool 0", "tool 1"]
+
+
+@flow("sum")
+async def add_up(numbers: list[int], ctx: Context) -> Any:
+    doubled = await ctx.call_many("double", numbers)
+    try:
+        return sum(doubled) + await ctx.call("bonus", len(numbers))
+    except ChildFailed as problem:
+        return f"no bonus: {problem.failure.error}"  # type: ignore[attr-defined]
+
+
+async def test_calls_of_child_runs_are_answered_by_the_test() -> None:
+    ctx = FakeContext(calls={"double": lambda n: 2 * n, "bonus": 100})
+    assert await add_up([1, 2], ctx) == 106
+    assert [wait[:2] for wait in ctx.waited] == [("call", "double"), ("call", "bonus")]
+    assert ctx.waited[0].options == {"inputs": [1, 2]}
+    ctx = FakeContext(calls={"double": 0, "bonus": ChildFailure("r", "bonus", "failed", "empty")})
+    assert await add_up([1, 2], ctx) == "no bonus: empty"
+
+
+async def test_a_call_without_an_answer_names_the_flow() -> None:
+    with pytest.raises(AssertionError, match=r"the flow 'double'.*calls="):
+        await add_up([1], FakeContext())

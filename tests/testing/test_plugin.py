@@ -80,6 +80,8 @@ def test_histories_are_saved_compared_and_updated(tmp_path: Path, mode: str) -> 
     done = pytest_in(tmp_path, *args)
     assert done.returncode == 1
     assert "If the new history is right: pytest --penstock-update" in done.stdout
+    if mode == "strict":  # the rest does not depend on the mode
+        return
     assert pytest_in(tmp_path, *args, "--penstock-update").returncode == 0
     assert "hello me" in (tmp_path / "greet.json").read_text()
     assert pytest_in(tmp_path, *args).returncode == 0

@@ -352,7 +352,7 @@ async def test_a_test_that_fails_at_once_ends_at_once() -> None:
         with pytest.raises(UnknownFlow):
             async with TestApp(handlers=[charge, ship]) as app:
                 await app.run_flow("shpo")
-        with pytest.raises(UnknownQueue, match="no handler here for queue 'nope'"):
+        with pytest.raises(UnknownQueue, match="no handler for queue 'nope'"):
             async with TestApp(handlers=[charge, ship], queues=["nope"]):
                 pass
 

@@ -210,3 +210,21 @@ async def test_a_timeout_names_the_wait() -> None:
         run = await app.start(slow, "sleep")
         with pytest.raises(WaitTimeout, match=rf"step 'slow' of run {run} sleeps until 20"):
             await app.result(run, timeout="1h")
+
+
+@flow("sleep")
+async def sleep(days: int, ctx: Context) -> str:
+    await ctx.wait.time(f"{days}d")
+    return f"slept {days} days"
+
+
+@flow("sleeps")
+async def sleeps(ctx: Context) -> list[str]:
+    first = await ctx.call(sleep, 3, timeout="10d")
+    return [first, *await ctx.call_many(sleep, [1, 2])]
+
+
+async def test_time_is_skipped_through_children() -> None:
+    async with TestApp(handlers=[sleep, sleeps]) as app:
+        run = await app.start("sleeps")
+        assert await app.result(run) == ["slept 3 days", "slept 1 days", "slept 2 days"]

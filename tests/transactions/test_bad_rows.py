@@ -23,7 +23,7 @@ Apps = Callable[..., Any]
 STORES = {
     "file": lambda folder: f"sqlite:///{folder}/store.db",
     "redis": lambda _: redis_server.url(),
-    "postgres": lambda _: postgres_server.url(),
+    "postgres": lambda _: postgres_server.prepared_url(),
 }
 
 

@@ -291,3 +291,15 @@ async def test_ordered_jobs_of_concurrent_transactions_make_one_line(apps: Apps,
         waits = [(await app.jobs.get(id)).waits_for for id in ids]
         assert waits.count(None) == 1
         assert len(set(waits)) == 8
+
+
+async def test_a_run_that_starts_with_a_transaction_is_found_by_its_keys(apps: Apps, connect: Any) -> None:
+    async with apps(*HANDLERS) as app:
+        customer = await connect(Asyncpg, postgres())
+        await customer.begin()
+        for key in ("a", "b"):
+            await app.start("shop", {"id": 7}, key=key, correlation_id="cart", tags={"shop": key}, tx=customer.tx)
+        assert await app.runs.list(correlation_id="cart") == []
+        await customer.commit()
+        assert [row.id for row in await app.runs.list(correlation_id="cart")] == ["b", "a"]
+        assert [row.id for row in await app.runs.list(tags={"shop": "a"})] == ["a"]

@@ -15,12 +15,15 @@ from penstock import (
     Await,
     AwaitTimeout,
     Backoff,
+    ChildFailure,
     Context,
     Event,
     RetryPolicy,
+    Run,
     Subscription,
     SyncApp,
     SyncContext,
+    SyncRun,
     flow,
     job,
     step,
@@ -119,7 +122,21 @@ mailed: Callable[[Letter], Coroutine[Any, Any, bool]] = send
 
 
 async def starts(app: App) -> None:
-    assert_type(await app.start(orders, Order(1), delay="1h", tags={"by": "me"}), str)
+    run = await app.start(orders, Order(1), delay="1h", tags={"by": "me"})
+    assert_type(run, Run[int])
+    assert_type(await run.result(timeout="1m"), int)
+    id: str = run
+    assert_type(await app.result(id), Any)
+    assert_type(await app.start(parcels, Parcel(1)), Run[int])  # a def handler
+    assert_type(await app.start(invoices, Invoice(id=1)), Run[int])
+    assert_type(await app.start(nothing), Run[None])
+    assert_type(await app.start(only_context), Run[None])
+    assert_type(await app.start("orders", {"id": 1}), Run[Any])
+    assert_type(await app.start(orders, Order(1), result=Parcel), Run[Parcel])
+    assert_type(await app.start("orders", {"id": 1}, result=Parcel, key="o-1"), Run[Parcel])
+    assert_type(await app.runs.start(orders, Order(1)), Run[int])
+    assert_type(app.runs.handle("o-1", Parcel), Run[Parcel])
+    assert_type(app.runs.handle("o-1"), Run[Any])
     await app.start(parcels, Parcel(1), key="p-1")
     await app.start(invoices, Invoice(id=1), priority=3)
     await app.start(letters, Letter(id=1))
@@ -134,6 +151,41 @@ async def starts(app: App) -> None:
     await app.start("orders")
 
 
+@flow("calls")
+async def calls(ctx: Context) -> None:
+    assert_type(await ctx.call(orders, Order(1)), int)
+    assert_type(await ctx.call(parcels, Parcel(1), timeout="1h", key="p-1"), int)  # a def handler
+    assert_type(await ctx.call(invoices, Invoice(id=1), on_failure="raise"), int)
+    assert_type(await ctx.call(nothing), None)
+    assert_type(await ctx.call(only_context), None)
+    assert_type(await ctx.call(optional), None)
+    assert_type(await ctx.call("orders", {"id": 1}), Any)
+    assert_type(await ctx.call("orders", {"id": 1}, result=Parcel), Parcel)
+    assert_type(await ctx.call(orders, Order(1), result=Parcel), Parcel)
+    assert_type(await ctx.call(orders, Order(1), on_failure="return"), int | ChildFailure)
+    assert_type(await ctx.call(parcels, Parcel(1), on_failure="return"), int | ChildFailure)
+    assert_type(await ctx.call("orders", {"id": 1}, result=Parcel, on_failure="return"), Parcel | ChildFailure)
+    assert_type(await ctx.call_many(orders, [Order(1), Order(2)]), list[int])
+    assert_type(await ctx.call_many(parcels, (Parcel(n) for n in range(9))), list[int])
+    assert_type(await ctx.call_many("orders", [{"id": 1}]), list[Any])
+    assert_type(await ctx.call_many(orders, [Order(1)], on_failure="return"), list[int | ChildFailure])
+    assert_type(await ctx.call_many("orders", [{"id": 1}], result=Parcel, name="two"), list[Parcel])
+    which: tuple[str, Any] = await ctx.first({"made": ctx.call(orders, Order(1)), "late": ctx.wait.time("1h")})
+    print(which)
+
+
+@flow("blocks")
+def blocks(ctx: SyncContext) -> None:
+    assert_type(ctx.call(orders, Order(1)), int)
+    assert_type(ctx.call(parcels, Parcel(1)), int)
+    assert_type(ctx.call(nothing), None)
+    assert_type(ctx.call("orders", {"id": 1}), Any)
+    assert_type(ctx.call("orders", {"id": 1}, result=Parcel), Parcel)
+    assert_type(ctx.call(orders, Order(1), on_failure="return"), int | ChildFailure)
+    assert_type(ctx.call_many(orders, [Order(1)]), list[int])
+    assert_type(ctx.call_many(parcels, [Parcel(1)], on_failure="return"), list[int | ChildFailure])
+
+
 async def works() -> None:
     async with App(":memory:", handlers=[orders, ship], lease="10s", retain_runs="never", redact=["iban"]) as app:
         async with app.workers.background(concurrency=3, queues=["orders"]):
@@ -143,7 +195,11 @@ async def works() -> None:
 
 def waits() -> None:
     with SyncApp(dir="workers", log="info", log_format="json") as app:
-        assert_type(app.start(orders, Order(1), delay="1h"), str)
+        run = app.start(orders, Order(1), delay="1h")
+        assert_type(run, SyncRun[int])
+        assert_type(run.result(timeout="1m"), int)
+        assert_type(app.start(parcels, Parcel(1)), SyncRun[int])
+        assert_type(app.runs.handle(run, Parcel), SyncRun[Parcel])
         app.start(nothing)
         app.start("orders", {"id": 1})
         app.enqueue("mail", {"id": 1}, key="m-1")

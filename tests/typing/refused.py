@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import App, Context, SyncApp, flow, job, step
+from penstock import App, Context, SyncApp, SyncContext, flow, job, step
 from penstock.testing import TestApp
 
 
@@ -43,6 +43,9 @@ async def starts(app: App) -> None:
     await app.start(7)  # E: "start"
     await app.start(orders, Order(1), dellay="1h")  # E: "dellay" | No overloads for "start"
     await app.start(orders, Order(1), tags={"n": 1})  # E: "start" | Dict entry 0 has incompatible type
+    run = await app.start(orders, Order(1))
+    text: str = await run.result()  # E: "str"
+    print(text, await run.results())  # E: "results"
     await app.enqueue("mail", {}, retry="often")  # E: "retry" | argument type "str"; | expected "RetryPolicy
     await app.schedules.add("nightly", evry="1d")  # E: "evry"
     App(leese="10s")  # E: "leese"
@@ -52,6 +55,23 @@ async def starts(app: App) -> None:
 def waits(app: SyncApp) -> None:
     app.start(orders, Parcel(1))  # E: "start"
     app.result("run", timeout=[1])  # E: "timeout" | expected "str | int | float | timedelta | None"
+
+
+async def calls(ctx: Context) -> None:
+    text: str = await ctx.call(orders, Order(1))  # E: "str" | Coroutine[Any, Any, str]
+    many: list[str] = await ctx.call_many(orders, [Order(1)])  # E: "list[str]" | Coroutine[Any, Any, str]
+    await ctx.call(orders, Parcel(1))  # E: "call"
+    await ctx.call(orders)  # E: "call"
+    await ctx.call(orders, Order(1), on_failure="ignore")  # E: "call"
+    await ctx.call(orders, Order(1), timout="1h")  # E: "timout" | No overloads for "call"
+    await ctx.call_many(orders, [Parcel(1)])  # E: "call_many" | List item 0 has incompatible type
+    print(text, many)
+
+
+def blocks(ctx: SyncContext) -> None:
+    text: str = ctx.call(orders, Order(1))  # E: "str" | Coroutine[Any, Any, str]
+    ctx.call(orders, Parcel(1))  # E: "call"
+    print(text)
 
 
 async def durable(ctx: Context) -> None:

@@ -319,16 +319,19 @@ async def test_a_stopping_worker_releases_jobs_that_do_not_finish(app: Any, styl
 
 
 async def test_another_worker_claims_a_released_job(shared: Any) -> None:
+    running = asyncio.Event()
+
     @job(queue="q")
     async def first_never_ends(ctx: Any) -> int:
         if ctx.attempt == 1:
+            running.set()
             await asyncio.Event().wait()
         return ctx.attempt
 
     async with shared(first_never_ends, grace=0) as one, shared(first_never_ends) as two:
         id = await one.enqueue("q")
         async with one.workers.background():
-            await one.wait_for_state(id, "active")
+            await running.wait()  # an attempt whose handler has not started is released uncounted
         async with two.workers.background():
             assert await two.jobs.result(id, timeout=20) == 2
 
@@ -517,3 +520,26 @@ async def test_another_process_wakes_this_one(shared: Any, shared_url: str) -> N
         )
         out, err = await child.communicate()
         assert out.decode().strip() == "{'hello': 'there'}", err.decode()
+
+
+async def test_close_returns_after_a_worker_was_cancelled_while_it_stopped(
+    app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopping = asyncio.Event()
+
+    async def remove_worker(_id: str) -> None:
+        stopping.set()
+        await asyncio.Event().wait()
+
+    @job(queue="q")
+    async def work() -> None: ...
+
+    async with app(work) as a:
+        monkeypatch.setattr(a.store, "remove_worker", remove_worker)
+        worker = asyncio.create_task(a.workers.run())
+        await a.jobs.result(await a.enqueue("q"), timeout=20)
+        worker.cancel()
+        await stopping.wait()
+        worker.cancel()
+        await asyncio.wait([worker])
+        await asyncio.wait_for(a.workers.close(), 20)

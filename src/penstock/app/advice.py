@@ -38,20 +38,23 @@ class Advice:
         queues = {queue for queue, _ in registry.jobs}
         known = sorted(job for of, job in registry.jobs if of == queue) if queue in queues else sorted(queues)
         if queue in queues and name is None:
-            log.warning("queue %r has only handlers of named jobs; pass name=, known jobs: %s", queue, ", ".join(known))
+            names = ", ".join(known)
+            log.warning(
+                "the handlers of queue %r process only jobs with their own name; pass name=, one of: %s", queue, names
+            )
             return
         hint = did_you_mean(name if queue in queues and name else queue, known)
         log.warning(
-            "%s has no handler here; %s",
+            "%s has no handler in this process; %s",
             jobs,
             hint or f"known {'jobs' if queue in queues else 'queues'}: {', '.join(known) or 'none'}",
         )
 
-    async def warn_about_other_input(self, run: str, input: Any) -> None:
+    async def warn_about_other_input(self, stream: str, run: str, input: Any) -> None:
         """Warn about an idempotency key whose run was started with another input."""
         bodies = self._runtime.bodies
         try:
-            first = await self._runtime.store.read(bodies.flow(run), limit=1)
+            first = await self._runtime.store.read(stream, limit=1)
         except StoreError:
             return
         started = first[0].data if first else None

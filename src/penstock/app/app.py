@@ -12,62 +12,87 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
+from .. import __version__
 from ..commit.committer import Committer
+from ..commit.rate_counter import RateCounter
 from ..commit.runtime import Runtime
 from ..core.clock import Clock, SystemClock, to_iso
 from ..core.durations import Duration
 from ..core.errors import ConfigError
 from ..core.events import Event, EventBodies
 from ..core.outage_retry import open_with_retry
-from ..core.payload import pack
 from ..core.redaction import Redactor
 from ..core.retry import RetryOption
+from ..core.text import shorten
+from ..dags.engine import DagEngine
 from ..flows.delivery import DeliveryEngine
 from ..flows.engine import FlowEngine
-from ..flows.start_on import StartOnWaits, start_inputs, started_run_id
-from ..handlers.discovery import DiscoveredHandler, LoadProblem, discover, find_bridges, read_functions
+from ..flows.start_on import StartOnWaits, find_start, started_run_id
+from ..flows.webhook_commands import WebhookCommands
+from ..handlers.discovery import (
+    DiscoveredHandler,
+    LoadProblem,
+    Scripts,
+    discover,
+    discover_file,
+    find_bridges,
+    read_functions,
+)
 from ..handlers.manifest import describe
 from ..handlers.options import KeepOption
 from ..handlers.registry import Registry, build_registry
-from ..handlers.reload import rediscover
+from ..handlers.reload import rediscover, rediscover_file
 from ..jobs.engine import JobEngine
-from ..jobs.launcher import Launcher, RunStart
+from ..jobs.launcher import Launcher
 from ..ports.bridge import Bridge
 from ..ports.store import Store
 from ..ports.unit import DELIVERIES, Claim
+from ..runners.node.runner import NodeFiles
 from ..settings import SettingOptions, Settings
 from ..telemetry.instrumentation import Instrumentation, InstrumentationListener
 from ..telemetry.logging import configure
-from ..worker.engines import Engine, Engines
+from ..worker.child_runs import ChildRuns
+from ..worker.engines import Engine, Engines, RunDefinition
 from ..worker.outcomes import Work
 from .advice import Advice
-from .arguments import NoInput, StartOptions, check_list
-from .bridges import AppBridgeHost, run_bridges
+from .app_log import make_app_log
+from .arguments import NoInput, StartOptions, check_list, check_path
+from .bridges import AppBridgeHost, BridgeView, check_bridges, run_bridges
+from .dags import Dags
 from .dead_letters import DeadLetters
 from .diagnosis import Check, diagnose
 from .events import Events
+from .flows import Flows
 from .jobs import Jobs
 from .outbox import Outbox
 from .queues import Queues
+from .run_handle import R, Run
+from .run_reader import RunReader
 from .runs import Runs
 from .schedule_service import ScheduleService
 from .schedules import Schedules
+from .shared_connections import SharedConnections
+from .snapshots import Snapshots
 from .state import AppState
 from .store_urls import open_store
+from .tokens import Tokens
 from .transactions import Transactions, Writers
 from .waits import Waits
+from .webhooks import Webhooks
 from .workers import RunnerFactory, Workers
 
 log = logging.getLogger("penstock")
 I = TypeVar("I")  # noqa: E741
 """The input of a flow."""
 
-EngineFactory = Callable[[Runtime], Engine]
-"""Makes an engine for another kind of run, from what the App's own engines share."""
+EngineFactory = Callable[[Runtime, Launcher], Engine]
+"""Makes an engine for another kind of run, from what the App's own engines share. Its work has the launcher if its
+handlers may start jobs and runs."""
 
 _FACETS = {
-    *("runs", "jobs", "queues", "dead_letters", "schedules", "waits", "events", "state", "workers", "outbox", "store"),
-    *("_runtime", "_committer", "_engine", "_engines", "_transactions", "_schedule_service", "_start_on"),
+    *("runs", "jobs", "queues", "dead_letters", "schedules", "waits", "events", "state", "workers", "outbox"),
+    *("tokens", "store", "webhooks", "dags"),
+    *("_runtime", "_committer", "_engine", "_engines", "_transactions", "_schedule_service", "_start_on", "_snapshots"),
 }
 
 
@@ -84,8 +109,8 @@ class App:
             run = await app.start("shop", {"order": 7})
             print(await app.result(run))
 
-    Everything else is in a facet: `app.runs`, `app.jobs`, `app.queues`, `app.dead_letters`, `app.schedules`,
-    `app.waits`, `app.events`, `app.state`, `app.workers`, `app.outbox`.
+    Everything else is in a facet: `app.flows`, `app.dags`, `app.runs`, `app.jobs`, `app.queues`, `app.dead_letters`,
+    `app.schedules`, `app.waits`, `app.events`, `app.state`, `app.workers`, `app.outbox`, `app.tokens`.
 
     Args:
         url: The store: "sqlite:///file.db", "redis://host:6379/0" or "postgresql://user@host/database". Default:
@@ -99,6 +124,7 @@ class App:
         runner: A function that makes the worker's runner from the number of handlers at once. Default: handlers run
             in this process.
         engines: Functions that make engines for further kinds of runs.
+        connections: Connections that Apps of several namespaces share.
         settings: Any setting by name; see the settings reference.
     """
 
@@ -114,6 +140,7 @@ class App:
         listeners: Iterable[InstrumentationListener] = (),
         runner: RunnerFactory | None = None,
         engines: Iterable[EngineFactory] = (),
+        connections: SharedConnections | None = None,
         **settings: Unpack[SettingOptions],
     ) -> None:
         values = {**settings, "url": url, "dir": str(dir) if isinstance(dir, Path) else dir}
@@ -123,15 +150,34 @@ class App:
             configure(self.settings.log, self.settings.log_format, redactor=redactor)
         self._machine_clock = clock or SystemClock()
         self.clock: Clock = self._machine_clock  # the store's, once it is open
+        self._found: list[DiscoveredHandler] = []  # in files
+        self._load_problems: list[LoadProblem] = []
         self.registry = self._load(handlers, dir is not None or (handlers is None and "PENSTOCK_DIR" in os.environ))
-        self._bodies = EventBodies(self.settings.namespace, redactor)
+        self._bodies = EventBodies(self.settings.namespace, redactor, records_state=self.settings.state_events == "on")
+        self._bodies.add_types(self.settings.stream_types)
+        self.log = make_app_log(self._bodies)
         self._store = store
         self._bridges = tuple(check_list(bridges, "bridges"))
         self._instrumentation = Instrumentation.of(check_list(listeners, "listeners"))
         self._make_runner = runner
         self._engine_factories = tuple(check_list(engines, "engines"))
         self._unit_ids = map(f"{os.urandom(6).hex()}-{{}}".format, itertools.count(1))
+        self._shared_connections = connections
         self._is_open = False
+        self.flows = Flows(self)
+
+    def listen(self, listener: InstrumentationListener) -> None:
+        """Add a listener of instrumentation events. Call it before the App is open.
+
+        Args:
+            listener: A function that gets each event, on the event loop's thread. It must not block.
+        """
+        if self._is_open:
+            raise ConfigError(
+                "listeners cannot be added to an App that is open; add them before, or pass listeners= to App"
+            )
+        before = self._instrumentation.listeners if self._instrumentation is not None else ()
+        self._instrumentation = Instrumentation([*before, listener])
 
     # Opening and closing
 
@@ -152,7 +198,10 @@ class App:
         if self._is_open:
             raise ConfigError("this App is already open")
         store = self._store or open_store(
-            self.settings.url, clock=self._machine_clock, namespace=self.settings.namespace
+            self.settings.url,
+            clock=self._machine_clock,
+            namespace=self.settings.namespace,
+            shared=self._shared_connections,
         )
         # A local file that cannot be opened now will not open later either.
         timeout = connect_timeout if store.profile.is_remote else None
@@ -171,6 +220,7 @@ class App:
         self.store = store
         self.clock = store.clock
         self._committer = Committer(store, self._instrumentation)
+        self._committer.rates = RateCounter(store, self._committer.outages)
         runtime = Runtime(
             store,
             self._committer,
@@ -179,27 +229,36 @@ class App:
             lambda: next(self._unit_ids),
             lambda: self.registry,
             self._instrumentation,
+            self.settings.public_url,
         )
         self._runtime = runtime
         advice = Advice(runtime)
-        launcher = Launcher(runtime, advice.warn_about_queue)
-        self._engine = FlowEngine(runtime, self.settings.public_url, launcher)
-        deliveries = DeliveryEngine(runtime, self._start_on_event, self._emit_to_run, self._start_launched)
-        more = [make(runtime) for make in self._engine_factories]
-        self._engines = Engines([self._engine, JobEngine(runtime, launcher), *more], {DELIVERIES: deliveries})
+        children = ChildRuns(runtime, lambda: self._engines)
+        launcher = Launcher(runtime, children, self._find_definition, advice.warn_about_queue, self.settings.max_depth)
+        self._engine = FlowEngine(runtime, launcher)
+        deliveries = DeliveryEngine(runtime, self._start_on_event, self._emit_to_run, children)
+        self._dag_engine = DagEngine(runtime, launcher, self.settings.http_allow)
+        more = [make(runtime, launcher) for make in self._engine_factories]
+        own: list[Engine] = [self._engine, JobEngine(runtime, launcher), self._dag_engine]
+        self._engines = Engines([*own, *more], {DELIVERIES: deliveries})
         self._bodies.add_types(self._engines.run_kinds)
         self._transactions = Transactions(runtime, lambda sink: Writers(self._engine, self._engines, sink, advice))
         direct = self._transactions.direct
+        self._snapshots = Snapshots(store, store.clock)
         self.events = Events(self)
+        self._run_reader = RunReader(self)
         self.runs = Runs(self)
         self.jobs = Jobs(self)
+        self.dags = Dags(self)
         self.queues = Queues(runtime)
         self.dead_letters = DeadLetters(runtime, direct.commands)
         self._schedule_service = ScheduleService(runtime, direct.commands, direct.jobs)
         self.schedules = Schedules(self, self._schedule_service)
-        self.waits = Waits(runtime)
+        self.waits = Waits(runtime, self._engine)
+        self.webhooks = Webhooks(runtime, WebhookCommands(self._engine, direct.commands, self._committer))
         self.state = AppState(runtime)
         self.outbox = Outbox(self._committer, self.settings.namespace)
+        self.tokens = Tokens(runtime)
         self._start_on = StartOnWaits(runtime)
         self.workers = Workers(
             runtime,
@@ -210,6 +269,7 @@ class App:
             self._bridges,
             lambda: run_bridges(self, self._file_bridges),
             self._make_runner,
+            {"node": self._node.make_runner},
         )
 
     async def close(self) -> None:
@@ -220,6 +280,7 @@ class App:
         await self.workers.close()
         for bridge in self._bridges:
             await bridge.close()
+        await self._node.close()
         await self.events.close()
         await self._committer.close()
         await self.store.close()
@@ -236,16 +297,36 @@ class App:
     # Shortcuts
 
     @overload
-    async def start(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> str: ...
+    async def start(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> Run[Any]: ...
 
     @overload
-    async def start(self, flow: NoInput, input: None = None, **options: Unpack[StartOptions]) -> str: ...
+    async def start(
+        self, flow: NoInput[Coroutine[Any, Any, R]], input: None = None, **options: Unpack[StartOptions]
+    ) -> Run[R]: ...
 
     @overload
-    async def start(self, flow: Callable[[I, Any], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
+    async def start(
+        self, flow: Callable[[I, Any], Coroutine[Any, Any, R]], input: I, **options: Unpack[StartOptions]
+    ) -> Run[R]: ...
 
     @overload
-    async def start(self, flow: Callable[[I], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
+    async def start(
+        self, flow: Callable[[I], Coroutine[Any, Any, R]], input: I, **options: Unpack[StartOptions]
+    ) -> Run[R]: ...
+
+    @overload
+    async def start(self, flow: NoInput[R], input: None = None, **options: Unpack[StartOptions]) -> Run[R]: ...
+
+    @overload
+    async def start(self, flow: Callable[[I, Any], R], input: I, **options: Unpack[StartOptions]) -> Run[R]: ...
+
+    @overload
+    async def start(self, flow: Callable[[I], R], input: I, **options: Unpack[StartOptions]) -> Run[R]: ...
+
+    @overload
+    async def start(
+        self, flow: str | Callable[..., Any], input: Any = None, *, result: type[R], **options: Unpack[StartOptions]
+    ) -> Run[R]: ...
 
     async def start(
         self,
@@ -258,9 +339,10 @@ class App:
         delay: Duration | None = None,
         at: datetime | None = None,
         tags: Mapping[str, str] | None = None,
+        result: Any = None,
         tx: Any = None,
-    ) -> str:
-        """Start a run of a flow and return its id. Short for `app.runs.start`.
+    ) -> Run[Any]:
+        """Start a run of a flow and return its handle: its id, with methods. Short for `app.runs.start`.
 
         Args:
             flow: A flow's name, or the function marked with `@flow`.
@@ -271,19 +353,12 @@ class App:
             delay: How long to wait before the first step is due, such as "10m".
             at: When the first step is due, a datetime with a time zone. Instead of `delay`.
             tags: Names and values to find the run by: `app.runs.list(tags=...)`.
+            result: Type of the run's result, for `run.result()`. Default: what the function returns, if it is the
+                flow's only step.
             tx: A connection or session of your own; the run starts when its transaction commits.
         """
-        return await self.runs.start(
-            cast(Any, flow),
-            input,
-            key=key,
-            correlation_id=correlation_id,
-            priority=priority,
-            delay=delay,
-            at=at,
-            tags=tags,
-            tx=tx,
-        )
+        run, _ = await self.runs._start(flow, input, key, correlation_id, priority, delay, at, tags, result, tx)
+        return run
 
     async def emit(
         self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
@@ -299,7 +374,7 @@ class App:
             key: Idempotency key; an event with a key that was used before is not emitted.
             tx: A connection or session of your own; the event is emitted when its transaction commits.
         """
-        return await self.events.emit(kind, data, run=run, key=key, tx=tx)
+        return cast("bool | None", await self.events.emit(kind, data, run=run, key=key, tx=tx))
 
     async def enqueue(
         self,
@@ -373,21 +448,73 @@ class App:
 
         Running attempts go on with the code they started with; a running worker takes the new queues and limits.
         """
+        found: list[DiscoveredHandler] = []
+        problems: list[LoadProblem] = []
+        options = (self.settings.queue_names, self.settings.import_mode, self.registry, self._scripts)
         if self._has_dir:
-            self.registry = self._register(*rediscover(self.settings.dir, self.settings.queue_names, self.registry))
+            found, problems = rediscover(self.settings.dir, *options)
+        for path in self._files:
+            more, failed = rediscover_file(path, *options)
+            found, problems = [*found, *more], [*problems, *failed]
+        if self._has_dir or self._files:
+            self.registry = self._register(found, problems)
         if self._is_open:
             self.workers.refresh()
         return self.registry
 
+    def register(self, path: str | Path) -> Registry:
+        """Load one more worker file, inside the folder of the worker files or outside. `reload` loads it again.
+
+        A running worker takes its queues. Raise ConfigError if the file cannot be loaded; then nothing changes.
+
+        Args:
+            path: The worker file.
+        """
+        file = check_path(path, "path").resolve()
+        found, problems = discover_file(file, self.settings.queue_names, self.settings.import_mode, self._scripts)
+        if problems:
+            raise ConfigError(f"cannot register {shorten(str(path))}: {problems[0]}")
+        all_found = [*(item for item in self._found if item.file != str(file)), *found]
+        others = [problem for problem in self._load_problems if problem.file != str(file)]
+        registry = self._build_registry(all_found, others)
+        for problem in registry.problems:
+            if problem.file == str(file):
+                raise ConfigError(f"cannot register {shorten(str(path))}: {problem}")
+        self._found, self._load_problems = all_found, others
+        if not (self._has_dir and file.is_relative_to(Path(self.settings.dir).resolve())) and file not in self._files:
+            self._files.append(file)
+        self.registry = registry
+        self._loaded_at = self._machine_clock.now_ms()
+        if self._is_open:
+            self.workers.refresh()
+        return registry
+
     def describe(self) -> dict[str, Any]:
-        """Return everything that was found in the worker files, and what is wrong with it, as JSON-safe data."""
+        """Return everything that was found in the worker files, and what is wrong with it, as JSON-safe data.
+
+        `fingerprint` is the same in every process that has loaded the same code: a handler, its options, and the
+        project's modules it imports. `compiledAt` is when this process loaded it.
+        """
+        runner = getattr(self._make_runner, "__name__", "custom") if self._make_runner is not None else "inprocess"
         return describe(
             self.registry,
-            version=1,
-            compiled_at=to_iso(self.clock.now_ms()),
+            compiled_at=to_iso(self._loaded_at),
+            version=__version__,
+            runner=runner,
+            log_level=self.settings.log,
             store=self.settings.url.partition(":")[0] or "memory",
             namespace=self.settings.namespace,
         )
+
+    @property
+    def script_sources(self) -> Iterable[Path]:
+        """The TypeScript and JavaScript worker files, and the project files that they import."""
+        return tuple(self._node.sources)
+
+    async def check_bridges(self) -> Sequence[BridgeView]:
+        """Return the open bridges of this App, and whether the system of each one answers."""
+        own = self._file_bridges if self.workers.is_running else ()
+        return await check_bridges((*self._bridges, *own))
 
     async def diagnose(self) -> Sequence[Check]:
         """Check settings, worker files, store, clock, disk, queues and dead letters, as `penstock doctor` does."""
@@ -399,40 +526,42 @@ class App:
         """Open a claim with the engine it belongs to. The worker calls it."""
         return self._engines.open(claim)
 
+    def _find_definition(self, target: Any) -> RunDefinition:
+        return self._engines.find_definition(self.registry, target)
+
     async def _start_on_event(self, flow: str, run: str, event: Event) -> None:
         known = self.registry.flow(flow)
-        for input in start_inputs(known, event):
-            commands, id = self._transactions.direct.commands, started_run_id(known, input, run)
-            await commands.start(known, id, input, correlation_id=event.correlation_id, cause=event.id)
-
-    async def _start_launched(self, start: RunStart) -> None:
-        await self._transactions.direct.commands.start(
-            self.registry.flow(start.flow),
-            start.run,
-            pack(start.input, f"the input of flow {start.flow!r}"),
-            correlation_id=start.correlation_id,
-            priority=start.priority,
-            due=start.due,
-            tags=start.tags,
-            cause=start.parent,
-            parent=start.parent,
-        )
+        if (start := await find_start(known, event)) is not None:
+            commands, id = self._transactions.direct.commands, started_run_id(known, start, run)
+            await commands.start(
+                known, id, start.input, correlation_id=event.correlation_id, cause=event.id, options=start.options
+            )
 
     async def _emit_to_run(self, run: str, kind: str, data: Any, key: str) -> None:
         await self._transactions.direct.emit_to_run(run, kind, data, key)
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, has_dir: bool) -> Registry:
+        cache = Path(self.settings.dir).resolve().parent / ".penstock" / "node"
+        self._node = NodeFiles(self.settings.node, self.settings.node_memory or None, cache)
+        self._scripts = Scripts(self._node.describe, self._node.evaluate)
         self._functions = read_functions(check_list(handlers, "handlers")) if handlers is not None else []
         self._has_dir = has_dir or (handlers is None and os.path.isdir(self.settings.dir))
+        self._files: list[Path] = []  # registered one by one
         self._file_bridges: list[Bridge] = []
         if not self._has_dir:
             return self._register([], [])
-        registry = self._register(*discover(self.settings.dir, self.settings.queue_names))
+        options = (self.settings.queue_names, self.settings.import_mode, self._scripts)
+        registry = self._register(*discover(self.settings.dir, *options))
         self._file_bridges = find_bridges(self.settings.dir)
         return registry
 
     def _register(self, found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
-        registry = build_registry([*self._functions, *found], problems, self.settings.unknown_fields)
+        self._found, self._load_problems = found, problems
+        registry = self._build_registry(found, problems)
+        self._loaded_at = self._machine_clock.now_ms()
         for problem in registry.problems:
             log.warning("%s [%s]", problem, problem.code)
         return registry
+
+    def _build_registry(self, found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
+        return build_registry([*self._functions, *found], problems, self.settings.unknown_fields)

@@ -5,25 +5,29 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypedDict
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
 
 from ..context.context import Context
 from ..context.sync_context import SyncContext
+from ..core.clock import Clock, datetime_to_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument
 from ..core.near_match import did_you_mean
 from ..core.options import check_key
-from ..core.text import shorten
+from ..core.text import check_text, shorten
 from ..ports.unit import Dedupe
 
+T = TypeVar("T")
+MAX_PATH_CHARS = 4_000
 NoInput = (
-    Callable[[], Any]
-    | Callable[[Context], Any]
-    | Callable[[SyncContext], Any]
-    | Callable[[None], Any]
-    | Callable[[None, Any], Any]
+    Callable[[], T]
+    | Callable[[Context], T]
+    | Callable[[SyncContext], T]
+    | Callable[[None], T]
+    | Callable[[None, Any], T]
 )
-"""A flow's function that needs no input."""
+"""A flow's function that needs no input and returns T."""
 
 
 class StartOptions(TypedDict, total=False):
@@ -47,6 +51,20 @@ class Unset:
 
 UNSET: Any = Unset()
 """Stands for an argument that was not passed, where None is a value."""
+
+
+def to_moment_ms(value: datetime | Duration | None, clock: Clock) -> int | None:
+    """Return the milliseconds of a datetime, or of a duration before now."""
+    if value is None or isinstance(value, datetime):
+        return None if value is None else datetime_to_ms(value)
+    return clock.now_ms() - to_ms(value)
+
+
+def check_path(value: Any, what: str) -> Path:
+    """Return a path, or raise BadArgument if it is neither text nor a Path."""
+    if not isinstance(value, str | Path):
+        raise BadArgument(f"{what} must be a path, such as 'workers/orders.py', got {shorten(value)}")
+    return Path(check_text(str(value), what, MAX_PATH_CHARS))
 
 
 def check_function(value: Any, what: str, expected: str) -> None:

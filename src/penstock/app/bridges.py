@@ -8,10 +8,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ..commit.command_sink import BridgeSink
+from ..core.errors import PenstockError
 from ..core.outage_retry import open_with_retry
 from ..handlers.decorators import FlowDefinition, read_definitions
-from ..ports.bridge import Bridge, BridgeHost, WriteUnits
+from ..ports.bridge import Bridge, BridgeHost, CheckedBridge, WriteUnits
 from ..ports.store import Store
 from .workers import start_service
 
@@ -19,6 +22,32 @@ if TYPE_CHECKING:
     from .app import App
 
 BRIDGE_CONNECT_TIMEOUT = "30s"  # when a worker starts
+
+
+CHECK_TIMEOUT_S = 2.0
+
+
+class BridgeView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A bridge of this App, and whether its system answers."""
+
+    name: str
+    up: bool
+    problem: str | None = None
+
+
+async def check_bridges(bridges: Sequence[Bridge]) -> Sequence[BridgeView]:
+    """Ask every bridge whether its system answers. One that cannot be asked counts as up."""
+    return [await _check_bridge(bridge, type(bridge).__name__) for bridge in bridges]
+
+
+async def _check_bridge(bridge: Bridge, name: str) -> BridgeView:
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            if isinstance(bridge, CheckedBridge):
+                await bridge.check()
+    except (PenstockError, OSError) as problem:  # a timeout is an OSError
+        return BridgeView(name, False, type(problem).__name__)
+    return BridgeView(name, True)
 
 
 @asynccontextmanager

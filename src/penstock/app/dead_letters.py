@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import msgspec
 
+from ..commit.command_sink import DirectSink
 from ..commit.committer import CommitRequest
+from ..commit.preview import Preview, is_dry_run, note, run_bulk_planned, run_planned
 from ..commit.runtime import Runtime
-from ..core.arguments import check_arguments, check_count
-from ..core.errors import RunError, UnknownFlow, UnknownJob, UnknownRun, UnreadableJob, UnreadableRecord
+from ..core.argument_checks import check_arguments, check_count
+from ..core.clock import to_iso
+from ..core.errors import RunError, RunMoved, UnknownFlow, UnknownJob, UnknownRun, UnreadableJob, UnreadableRecord
 from ..core.ids import dead_letter_id
 from ..core.payload import pack
 from ..flows.run_commands import FlowCommands
 from ..jobs.dead_letters import DeadLetter, read_dead_letter
 from ..jobs.engine import JobOptions, new_job
+from ..jobs.error_groups import sign_error
+from ..ports.monitoring import ErrorGroupRow
 from ..ports.store import JobRow
 from ..ports.unit import Committed, JobState, Unit
 from .arguments import check_function
 
 GONE = "another call has already taken this dead letter"
+UNSEEN = "it was not part of the dry run; repeat that, or redrive it without a preview"
+
+
+class ErrorGroup(msgspec.Struct, frozen=True, rename="camel"):
+    """Dead letters that failed in the same way."""
+
+    id: str
+    queue: str  # the dead-letter queue
+    count: int
+    error: str  # the class of the error
+    code: str | None
+    message: str  # numbers and ids are shown as #
+    frame: str  # file and function that raised it
+    first_at: str
+    last_at: str
+    sample: str  # id of the newest dead letter
 
 
 class RedriveResult(msgspec.Struct):
@@ -38,7 +59,7 @@ class DeadLetters:
         self._registry = runtime.registry
         self._store = runtime.store
         self._commands = commands
-        self._committer = runtime.committer
+        self._sink = DirectSink(runtime.committer)
         self._bodies = runtime.bodies
         self._unit_id = runtime.new_unit_id
 
@@ -48,17 +69,72 @@ class DeadLetters:
         rows = [row for row in await self._store.queues() if row.name.endswith("-dlq") or row.name in named]
         return {row.name: row.counts["waiting"] for row in rows if row.counts["waiting"]}
 
-    async def list(self, queue: str, *, after: str | None = None, limit: int = 50) -> list[tuple[str, DeadLetter]]:
+    async def list(
+        self, queue: str, *, group: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[tuple[str, DeadLetter]]:
         """Return a page of dead letters with their ids, oldest first.
 
         Args:
             queue: The queue whose jobs failed, with or without `-dlq`.
+            group: Only those of this error group; see `groups`.
             after: Id of the last dead letter of the page before.
             limit: Maximum number of dead letters.
         """
         last = _letter_id(after) if after is not None else None
+        if group is not None:
+            ids = await self._store.jobs_of_error_group(self._dlq(queue), group, after=last, limit=limit)
+            found = [await self._store.job(id) for id in ids]
+            return [(row.id, read_dead_letter(row)) for row in found if row is not None]
         rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=last, limit=limit)
         return [(row.id, read_dead_letter(row)) for row in rows]
+
+    async def groups(self, queue: str | None = None, *, limit: int = 50) -> Sequence[ErrorGroup]:
+        """Return the error groups of dead letters, the largest first: those that failed in the same way.
+
+        A group is made of the error's class, its code, its message without numbers and ids, and the function that
+        raised it. The store counts groups in an index; of each group that is returned, one letter is read.
+
+        Args:
+            queue: The queue whose jobs failed, with or without `-dlq`. Default: all queues.
+            limit: Maximum number of groups.
+        """
+        check_count(limit)
+        queues = [self._dlq(queue)] if queue is not None else [*await self.queues()]
+        rows = [(name, row) for name in queues for row in await self._store.error_groups(name)]
+        rows.sort(key=lambda found: (-found[1].count, found[1].group))
+        found = []
+        for name, row in rows[:limit]:
+            sample = await self._store.job(row.sample)
+            if sample is not None:  # else it was redriven meanwhile
+                found.append(_group_view(name, row, read_dead_letter(sample)))
+        return found
+
+    async def group(self, id: str) -> ErrorGroup:
+        """Return an error group. If several queues have letters of it, return the largest one.
+
+        Args:
+            id: Id of the group; see `groups`.
+        """
+        rows = [(name, row) for name in await self.queues() for row in await self._store.error_groups(name)]
+        own = sorted((found for found in rows if found[1].group == id), key=lambda found: -found[1].count)
+        for name, row in own:
+            if (sample := await self._store.job(row.sample)) is not None:
+                return _group_view(name, row, read_dead_letter(sample))
+        raise _unknown_group(id)
+
+    async def count(self, queue: str | None = None, *, group: str | None = None) -> int:
+        """Return the number of dead letters, of a queue and an error group.
+
+        Args:
+            queue: The queue whose jobs failed, with or without `-dlq`. Default: all queues.
+            group: Only those of this error group; see `groups`.
+        """
+        counts = await self.queues()
+        names = [self._dlq(queue)] if queue is not None else [*counts]
+        if group is None:
+            return sum(counts.get(name, 0) for name in names)
+        rows = [row for name in names for row in await self._store.error_groups(name)]
+        return sum(row.count for row in rows if row.group == group)
 
     async def get(self, id: str) -> DeadLetter:
         """Return a dead letter, by its id or by the id of the job that failed.
@@ -71,22 +147,48 @@ class DeadLetters:
             raise UnreadableJob(letter.unreadable)
         return letter
 
-    async def redrive(self, id: str, *, input: Any = None) -> RedriveResult:
+    @overload
+    async def redrive(
+        self, id: str, *, input: Any = None, dry_run: Literal[False] = False, version: int | Preview | None = None
+    ) -> RedriveResult: ...
+
+    @overload
+    async def redrive(
+        self, id: str, *, input: Any = None, dry_run: Literal[True], version: int | Preview | None = None
+    ) -> Preview: ...
+
+    @overload
+    async def redrive(
+        self, id: str, *, input: Any = None, dry_run: bool, version: int | Preview | None = None
+    ) -> RedriveResult | Preview: ...
+
+    async def redrive(
+        self, id: str, *, input: Any = None, dry_run: bool = False, version: int | Preview | None = None
+    ) -> RedriveResult | Preview:
         """Put one dead letter back to work.
 
         Args:
             id: Id of the dead letter, or of the job that failed.
             input: Another input instead of the recorded one.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        done = RedriveResult()
-        await self._redrive(await self._row(id), done, None if input is None else pack(input))
-        return done
+        row = await self._row(id)
+
+        async def act() -> RedriveResult:
+            done = RedriveResult()
+            await self._redrive(row, done, None if input is None else pack(input))
+            return done
+
+        return _previewed(*await run_planned(self._store, read_dead_letter(row).run, dry_run, version, act))
 
     async def retry_step(self, failed: JobRow) -> RedriveResult:
         """Redrive a failed step that has no dead letter."""
         done = RedriveResult()
         try:
             sent = await self._commands.retry_step(failed)
+        except RunMoved:
+            raise
         except (RunError, UnknownRun, UnreadableRecord) as problem:
             done.refused[failed.id] = str(problem)
             return done
@@ -96,6 +198,7 @@ class DeadLetters:
             done.sent[failed.id] = sent
         return done
 
+    @overload
     async def redrive_all(
         self,
         queue: str,
@@ -103,7 +206,44 @@ class DeadLetters:
         where: Callable[[DeadLetter], bool] | None = None,
         change: Callable[[Any], Any] | None = None,
         limit: int | None = None,
-    ) -> RedriveResult:
+        dry_run: Literal[False] = False,
+        version: Preview | None = None,
+    ) -> RedriveResult: ...
+
+    @overload
+    async def redrive_all(
+        self,
+        queue: str,
+        *,
+        where: Callable[[DeadLetter], bool] | None = None,
+        change: Callable[[Any], Any] | None = None,
+        limit: int | None = None,
+        dry_run: Literal[True],
+        version: Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    async def redrive_all(
+        self,
+        queue: str,
+        *,
+        where: Callable[[DeadLetter], bool] | None = None,
+        change: Callable[[Any], Any] | None = None,
+        limit: int | None = None,
+        dry_run: bool,
+        version: Preview | None = None,
+    ) -> RedriveResult | Preview: ...
+
+    async def redrive_all(
+        self,
+        queue: str,
+        *,
+        where: Callable[[DeadLetter], bool] | None = None,
+        change: Callable[[Any], Any] | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+        version: Preview | None = None,
+    ) -> RedriveResult | Preview:
         """Redrive the dead letters of a queue.
 
         Args:
@@ -111,22 +251,22 @@ class DeadLetters:
             where: Redrive only those for which this function returns true. Letters without a readable input have None.
             change: Function that returns the new input for a recorded one.
             limit: Maximum number to redrive.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: A Preview: refuse the dead letters whose run has moved on since, and those that are new.
         """
         if limit is not None:
             check_count(limit)
         for function, what in ((where, "where"), (change, "change")):
             if function is not None:
                 check_function(function, what, "of a dead letter")
-        done = RedriveResult()
-        for id in await self._select(queue, where):
-            if limit is not None and len(done.sent) >= limit:
-                break
-            row = await self._store.job(id)
-            if row is None:
-                done.refused[id] = GONE
-                continue
-            await self._redrive(row, done, None if change is None else _change_input(read_dead_letter(row), change))
-        return done
+
+        def new_input(row: JobRow) -> bytes | None:
+            return None if change is None else _change_input(read_dead_letter(row), change)
+
+        async def act() -> RedriveResult:
+            return await self._redrive_each(await self._select(queue, where), new_input, limit, version)
+
+        return _previewed(*await run_bulk_planned(self._store, dry_run, version, act))
 
     async def discard(self, id: str) -> bool:
         """Delete a dead letter for good.
@@ -136,6 +276,81 @@ class DeadLetters:
         """
         row = await self._row(id)
         return await self._store.remove(row.id)
+
+    @overload
+    async def redrive_group(
+        self, group: str, *, input: Any = None, dry_run: Literal[False] = False, version: Preview | None = None
+    ) -> RedriveResult: ...
+
+    @overload
+    async def redrive_group(
+        self, group: str, *, input: Any = None, dry_run: Literal[True], version: Preview | None = None
+    ) -> Preview: ...
+
+    @overload
+    async def redrive_group(
+        self, group: str, *, input: Any = None, dry_run: bool, version: Preview | None = None
+    ) -> RedriveResult | Preview: ...
+
+    async def redrive_group(
+        self, group: str, *, input: Any = None, dry_run: bool = False, version: Preview | None = None
+    ) -> RedriveResult | Preview:
+        """Put the dead letters of an error group back to work, those of all queues.
+
+        Args:
+            group: Id of the group; see `groups`.
+            input: Another input instead of the recorded ones.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: A Preview: refuse the dead letters whose run has moved on since, and those that are new.
+        """
+        payload = None if input is None else pack(input)
+
+        async def act() -> RedriveResult:
+            return await self._redrive_each(await self._group_ids(group), lambda _row: payload, None, version)
+
+        return _previewed(*await run_bulk_planned(self._store, dry_run, version, act))
+
+    async def discard_group(self, group: str) -> int:
+        """Delete the dead letters of an error group for good, and return how many.
+
+        Args:
+            group: Id of the group; see `groups`.
+        """
+        return sum([await self._store.remove(id) for id in await self._group_ids(group)])
+
+    async def _redrive_each(
+        self,
+        ids: Sequence[str],
+        new_input: Callable[[JobRow], bytes | None],
+        limit: int | None,
+        preview: Preview | None,
+    ) -> RedriveResult:
+        done = RedriveResult()
+        shown = frozenset(preview.removed_jobs) if preview is not None else None
+        for id in ids:
+            if limit is not None and len(done.sent) >= limit:
+                break
+            row = await self._store.job(id)
+            if row is None or (shown is not None and id not in shown):
+                done.refused[id] = GONE if row is None else UNSEEN
+                continue
+            try:
+                await self._redrive(row, done, new_input(row))
+            except RunMoved as problem:  # of this letter; the others are redriven
+                done.refused[id] = str(problem)
+        return done
+
+    async def _group_ids(self, group: str) -> Sequence[str]:
+        """Return the dead letters of a group: all ids first, because pages shift while letters leave them."""
+        ids: Any = []
+        for queue in await self.queues():
+            after: str | None = None
+            while page := await self._store.jobs_of_error_group(queue, group, after=after, limit=500):
+                ids += page
+                after = page[-1]
+        if not ids:
+            raise _unknown_group(group)
+        return ids  # type: ignore[no-any-return]
 
     async def _select(self, queue: str, where: Callable[[DeadLetter], bool] | None) -> Sequence[str]:
         """Return the ids first and redrive afterwards: pages shift while dead letters leave them."""
@@ -150,7 +365,8 @@ class DeadLetters:
         row = await self._store.job(_letter_id(id))
         if row is None:
             raise UnknownJob(
-                f"no dead letter with id {id!r}; run `penstock dlq` to see the queues that have dead letters"
+                f"no dead letter with id {id!r}; run `penstock dlq` to see the queues that have dead letters. "
+                "It may have been redriven or discarded"
             )
         return row
 
@@ -168,6 +384,8 @@ class DeadLetters:
                 sent = await self._commands.redrive(row, letter, data)
             else:
                 sent = await self._resend(row, letter, data)
+        except RunMoved:
+            raise
         except (RunError, UnknownRun, UnknownFlow, UnreadableRecord) as problem:
             done.refused[row.id] = str(problem)
             return
@@ -187,7 +405,10 @@ class DeadLetters:
                 f"`penstock runs replay {run} --input …` starts the run again"
             )
         sent = await self._commands.start_compensated_again(run)
-        await self._store.remove(row.id)
+        if is_dry_run():
+            note(Unit("", removes=[row.id]))
+        else:
+            await self._store.remove(row.id)
         return sent
 
     async def _resend(self, row: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
@@ -211,7 +432,7 @@ class DeadLetters:
             parent = msgspec.structs.replace(before.parent, replaces=letter.original_job_id)
             job = msgspec.structs.replace(job, parent=parent)
         unit = Unit(self._unit_id(), jobs=[job], removes=[row.id])
-        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
+        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         return id if isinstance(receipt, Committed) else None
 
     async def _check_id_is_free(self, id: str, before: JobOptions) -> None:
@@ -224,8 +445,8 @@ class DeadLetters:
         parent = await self._store.job(before.parent.id) if before.parent is not None else None
         if parent is not None and parent.state is JobState.FAILED:
             raise RunError(
-                f"job {id!r} cannot be changed on redrive because its parent {parent.id!r}, which it failed, "
-                "refers to it. Redrive both without changes, or enqueue the whole tree again with another input"
+                f"job {id!r} cannot be redriven with a new input, because its parent {parent.id!r} failed with it. "
+                "Redrive both with the same input, or enqueue the whole tree again"
             )
 
     async def _retry_in_place(self, row: JobRow, letter: DeadLetter) -> str | None:
@@ -235,12 +456,15 @@ class DeadLetters:
         """
         job = await self._store.job(letter.original_job_id)
         if job is None or job.state is not JobState.FAILED:
+            found = "no longer exists" if job is None else f"is {job.state.value}, not failed"
             raise RunError(
-                f"job {letter.original_job_id!r} was removed or has not failed, so it cannot be retried; enqueue the "
-                "whole tree again"
+                f"job {letter.original_job_id!r} {found}, so it cannot be retried; enqueue the whole tree again"
             )
         unit = Unit(self._unit_id(), removes=[row.id])
-        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
+        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
+        if is_dry_run():
+            note(Unit("", wakes=[job.id]))
+            return job.id
         if not isinstance(receipt, Committed) or not await self._store.retry(job.id):
             return None
         return job.id
@@ -251,6 +475,16 @@ class DeadLetters:
         if queue.endswith("-dlq") or any(handler.dlq == queue for handler in handlers):
             return queue
         return next((handler.dlq for handler in handlers if handler.queue_name == queue), f"{queue}-dlq")
+
+
+def _previewed(done: RedriveResult, preview: Preview | None) -> RedriveResult | Preview:
+    return done if preview is None else msgspec.structs.replace(preview, refused=done.refused)
+
+
+def _group_view(queue: str, row: ErrorGroupRow, sample: DeadLetter) -> ErrorGroup:
+    error = sign_error(sample.error)
+    what = error.name, error.code, error.message, error.frame
+    return ErrorGroup(row.group, queue, row.count, *what, to_iso(row.first), to_iso(row.last), row.sample)
 
 
 def _matches(letter: DeadLetter, where: Callable[[DeadLetter], bool]) -> bool:
@@ -276,3 +510,7 @@ def _change_input(letter: DeadLetter, change: Callable[[Any], Any]) -> bytes | N
 def _letter_id(id: str) -> str:
     """Return the id of a dead letter, from that id or from the id of the job that failed."""
     return id if id.endswith(".dlq") else dead_letter_id(id)
+
+
+def _unknown_group(id: str) -> UnknownJob:
+    return UnknownJob(f"no dead letters of error group {id!r}; run `penstock dlq groups` to see the groups")

@@ -16,15 +16,17 @@ from ..core.clock import from_iso, to_iso
 from ..core.durations import format_ms
 from ..core.errors import AwaitTimeout, PenstockError
 from ..core.events import Event
+from ..core.near_match import did_you_mean
 from ..core.schemas import example_text
 from ..core.tracebacks import describe_error, short_path
-from ..durable.wait_records import EVENT, TIME, TRIGGER
+from ..durable.wait_records import CALL, EVENT, TIME, TRIGGER
 from ..flows.reducer import StepView
 from ..flows.run_record import FAILED, PAUSED
 from ..handlers.registry import Registry
 from ..ports.store import JobRow, QueueRow, RunRow
 from ..ports.unit import FLOW, JobState
 from ..settings import Settings
+from .live_workers import LiveWorkers
 from .run_actions import jobs_of
 from .store_urls import mask, sqlite_path
 from .views import read_error
@@ -97,6 +99,7 @@ async def _check_store(app: App) -> list[Check]:
     warnings = [Check("durability", True, text, is_warning=True) for text in facts.pop("warnings", ())]
     detail = ", ".join(f"{key} {value}" for key, value in facts.items())
     path = _file_of(app.settings.url)
+    workers = await LiveWorkers.read(app)
     return [
         Check("store", not doubts, f"{detail}: {doubts}" if doubts else detail),
         *warnings,
@@ -105,7 +108,8 @@ async def _check_store(app: App) -> list[Check]:
         await _check_stuck_runs(app),
         *await _check_records(app),
         await _check_events(app),
-        await _check_queues(app),
+        _check_workers(app, workers),
+        await _check_queues(app, workers),
         await _check_dead_letters(app),
     ]
 
@@ -139,7 +143,7 @@ async def _check_stuck_runs(app: App) -> Check:
 async def _is_readable(app: App, run: str) -> bool:
     """Return whether the record of a run can be read. One that cannot is reported as that, not as stuck."""
     row = await app.store.run(run)
-    return row is not None and app.runs._find_problem(row) is None
+    return row is not None and app._run_reader.find_problem(row) is None
 
 
 async def _check_records(app: App) -> list[Check]:
@@ -148,7 +152,7 @@ async def _check_records(app: App) -> list[Check]:
     for id in await app.store.stuck_runs():
         if (row := await app.store.run(id)) is not None:
             runs[id] = row
-    problems = [app.runs._find_problem(row) for row in runs.values()]
+    problems = [app._run_reader.find_problem(row) for row in runs.values()]
     problems += [wait.unreadable for wait in await app.waits.list(limit=MAX_RECORDS_CHECKED)]
     problems += [schedule.unreadable for schedule in await app.schedules.list()]
     found = [problem for problem in problems if problem is not None]
@@ -173,7 +177,24 @@ async def _check_events(app: App) -> Check:
     return Check("events", False, f"{listed}; `penstock events STREAM` shows what is stored")
 
 
-async def _check_queues(app: App) -> Check:
+def _check_workers(app: App, live: LiveWorkers) -> Check:
+    if drift := live.find_drift():
+        return Check("workers", False, f"{'; '.join(drift)}; restart the workers with the older code")
+    if unreadable := [worker for worker in live.workers if worker.unreadable is not None]:
+        detail = f"{_count(unreadable, 'worker')} of another version: {unreadable[0].unreadable}"
+        return Check("workers", True, detail, is_warning=True)
+    if not live.workers:
+        return Check("workers", True, "no worker is running")
+    busy, slots = (sum(getattr(worker, name) for worker in live.workers) for name in ("busy", "slots"))
+    detail = f"{_count(live.workers, 'live worker')}, {busy} of {slots} slots busy; `penstock workers` lists them"
+    served = {worker.fingerprint for worker in live.workers}
+    if app.registry.handlers() and app.registry.fingerprint not in served:
+        detail += f"; none of them has loaded these worker files ({app.registry.fingerprint[:12]})"
+        return Check("workers", True, detail, is_warning=True)
+    return Check("workers", True, detail)
+
+
+async def _check_queues(app: App, live: LiveWorkers) -> Check:
     known = app.registry.queues()
     works = app._has_dir or bool(known)  # an App without any handlers only adds work
     problems = []
@@ -182,8 +203,16 @@ async def _check_queues(app: App) -> Check:
         backlog = ", ".join(f"{row.counts[state]} {state}" for state in ("waiting", "delayed") if row.counts[state])
         if row.paused and waiting:
             problems.append(f"queue {row.name} is paused with {waiting} waiting")
-        elif works and backlog and row.name not in known and not row.name.endswith("-dlq"):
-            problems.append(f"queue {row.name} has {backlog} but no handler in these worker files")
+        elif not backlog or row.name.endswith("-dlq") or live.serve(row.name):
+            continue
+        elif works and row.name not in known:
+            hint = did_you_mean(row.name, known)
+            problems.append(
+                f"queue {row.name} has {backlog} but no handler in these worker files{f'; {hint}' if hint else ''}"
+                + (f", and {live.advise(row.name)}" if waiting else "")
+            )
+        elif waiting:
+            problems.append(f"queue {row.name} has {backlog}, but {live.advise(row.name)}")
     return Check("queues", not problems, "; ".join(problems) or "no stuck queues")
 
 
@@ -208,7 +237,7 @@ def _count(things: Any, noun: str) -> str:
 
 async def why(app: App, run: str) -> list[str]:
     """Explain why a run is not moving: one sentence for each of its open steps."""
-    row = await app.runs._row(run)
+    row = await app._run_reader.row(run)
     engine = app._engines.of_run(row)
     events = await app.events.read_all(app._bodies.run(row.kind, run))
     if row.closed:
@@ -218,9 +247,9 @@ async def why(app: App, run: str) -> list[str]:
             *(_explain_failure(step) for step in failed[:MAX_FAILURES_EXPLAINED]),
         ]
     queues = {queue.name: queue for queue in await app.store.queues()}
-    workers = _workers(events)
-    waits = await app.waits.list(run=run, limit=1000)
-    problem = app.runs._find_problem(row)
+    workers, live = _workers(events), await LiveWorkers.read(app)
+    waits = (await app.waits.list(run=run, limit=1000))[::-1]
+    problem = app._run_reader.find_problem(row)
     reasons = [problem] if problem is not None else []
     reasons += [_explain_pause(row, events)] if row.status == PAUSED else []
     for id in await jobs_of(app, run):
@@ -229,7 +258,7 @@ async def why(app: App, run: str) -> list[str]:
             sleeps = job.state in (JobState.SUSPENDED, JobState.DELAYED)
             own = [wait for wait in waits if (wait.step, wait.n) == engine.instance(job)] if sleeps else []
             reasons += [_explain_wait(app, wait) for wait in own] or [
-                _explain_job(app, job, queues[job.queue], workers.get(id, "a worker"))
+                _explain_job(app, job, queues[job.queue], workers.get(id, "a worker"), live)
             ]
     reasons += [wait.unreadable for wait in waits if wait.unreadable is not None]
     reasons += engine.explain(row.record) if problem is None else []
@@ -301,12 +330,20 @@ def _explain_wait(app: App, wait: WaitView) -> str:
     step = f"step {wait.step!r}" if wait.n == 1 else f"step {wait.step!r} (instance {wait.n})"
     if wait.kind == "time":
         left = max(from_iso(wait.until) - app.clock.now_ms(), 0) if wait.until is not None else 0
-        return f"{step} has been sleeping since {wait.since}, until {wait.until} (another {format_ms(left)})"
+        return (
+            f"{step} has been sleeping since {wait.since}, until {wait.until} (another {format_ms(left)}); "
+            f"`penstock waits resolve {wait.id}` ends it now"
+        )
     waiting = f"{step} has been waiting since {wait.since}" + (f", until {wait.until}," if wait.until else "")
     if wait.kind == "event":
         match = msgspec.json.encode(app._bodies.redact_value(wait.match)).decode() if wait.match else ""
         command = f"penstock emit {wait.event}" + (f" --data '{match}'" if match else "")
         return f"{waiting} for event {wait.event}{match and f' matching {match}'}; `{command}` resolves it"
+    if wait.kind == CALL:
+        children = f"{wait.children:,} runs" if wait.children is not None else f"run {wait.child}"
+        command = f"penstock runs --parent {wait.run}" if wait.children is not None else f"penstock doctor {wait.child}"
+        shows = "lists them" if wait.children is not None else "explains what that run waits for"
+        return f"{waiting} for {children} of flow {wait.name} to end; `{command}` {shows}"
     signed, sign = (", with a signature", " --sign") if wait.signed else ("", "")
     data = f" --data '{example_text(wait.schema)}'" if wait.schema is not None else ""
     return (
@@ -315,11 +352,11 @@ def _explain_wait(app: App, wait: WaitView) -> str:
     )
 
 
-def _explain_job(app: App, job: JobRow, queue: QueueRow, worker: str) -> str:
+def _explain_job(app: App, job: JobRow, queue: QueueRow, worker: str, live: LiveWorkers) -> str:
     step = f"step {job.name!r}"
     match job.state:
         case JobState.WAITING:
-            return f"{step} is waiting in queue {queue.name!r}{_explain_queue(app, queue)}"
+            return f"{step} is waiting in queue {queue.name!r}{_explain_queue(app, queue, live)}"
         case JobState.DELAYED:
             return f"{step} {_explain_delay(app, job)}"
         case JobState.ACTIVE:
@@ -330,16 +367,16 @@ def _explain_job(app: App, job: JobRow, queue: QueueRow, worker: str) -> str:
             return f"{step} is suspended until a time, an event or a trigger"
 
 
-def _explain_queue(app: App, queue: QueueRow) -> str:
+def _explain_queue(app: App, queue: QueueRow, live: LiveWorkers) -> str:
     if queue.paused:
         return f", which is paused; `penstock queues resume {queue.name}` resumes it"
     known = app.registry.queues()
+    if live.serve(queue.name):
+        others, active = queue.counts[JobState.WAITING] - 1, queue.counts[JobState.ACTIVE]
+        return f" with {others} others, while {active} are running"
     if known and queue.name not in known:
         return ", which has no handler in these worker files; add the file, or start a worker that has it"
-    active = queue.counts[JobState.ACTIVE]
-    if not active:
-        return ", and no worker is active on that queue; start one with `penstock worker`"
-    return f" with {queue.counts[JobState.WAITING] - 1} others, while {active} are running"
+    return f", and {live.advise(queue.name)}"
 
 
 def _explain_delay(app: App, job: JobRow) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.arguments import check_optional_text, resolve_due
+from ..core.argument_checks import check_optional_text, resolve_due
 from ..core.errors import BadArgument, PenstockError
 from ..core.options import check_key
 from ..core.retry import RetryOption, RetryPolicy

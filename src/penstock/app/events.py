@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
+from ..commit.preview import Preview, run_planned
 from ..commit.runtime import Runtime
-from ..core.arguments import check_arguments, check_event_key, check_optional_text
+from ..core.argument_checks import check_arguments, check_event_key, check_optional_text
+from ..core.clock import to_iso
 from ..core.errors import BadArgument
 from ..core.events import Event, EventBody, check_kind, decode_event, describe_unreadable
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack, unpack
 from ..core.text import shorten
+from ..ports.store import FeedItem
 from ..ports.unit import Committed, NewEvent, Refused, Unit
+from .arguments import check_function
+from .snapshots import TRIGGER_REDUCER, Reducer
+from .views import StreamView
 
 if TYPE_CHECKING:
     from .app import App
@@ -28,6 +36,8 @@ log = logging.getLogger("penstock.events")
 
 Subscriber = Callable[[Event], Awaitable[None] | None]
 Unsubscribe = Callable[[], None]
+LATEST = "latest"  # the cursor that stands for new events only
+FEED_PAGE = 500
 
 
 class EventAppender:
@@ -86,8 +96,16 @@ class Events:
         self._starting = asyncio.Lock()
 
     async def emit(
-        self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
-    ) -> bool | None:
+        self,
+        kind: str,
+        data: Any = None,
+        *,
+        run: str | None = None,
+        key: str | None = None,
+        tx: Any = None,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> bool | Preview | None:
         """Emit an event, globally or to one run. Return False if its key was used before: then nothing is emitted.
 
         It resolves the waits that match it, also those that are registered later, and starts what listens to it. With
@@ -99,9 +117,22 @@ class Events:
             run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
             key: Idempotency key; an event with a key that was used before is not emitted.
             tx: A connection or session of your own; the event is emitted when its transaction commits.
+            dry_run: Write nothing, and return a Preview: the event, and the steps of the run that it would start.
+                Waits and flows that it would reach later are not part of it.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        async with self._app._transactions.writers(tx) as writers:
-            is_new = await writers.emit(kind, data, run, key)
+        if dry_run or version is not None:
+            if tx is not None:
+                raise BadArgument(
+                    "dry_run= and version= cannot be used with tx=: the result is known only when the transaction "
+                    "commits"
+                )
+            direct = self._app._transactions.direct
+            is_new, preview = await run_planned(
+                self._store, run, dry_run, version, lambda: direct.emit(kind, data, run, key)
+            )
+            return is_new if preview is None else preview
+        is_new = await self._app._transactions.write(tx, lambda writers: writers.emit(kind, data, run, key))
         self._app._engine.hint_unheard(kind)
         return is_new if tx is None else None
 
@@ -176,6 +207,59 @@ class Events:
         """
         return self._store.tail(self._bodies.check(stream), after=after)
 
+    async def streams(self, type: str, *, before: str | None = None, limit: int = 50) -> list[StreamView]:
+        """Return the streams of a type, the last created first.
+
+        Args:
+            type: flow, trigger, webhook, entity, queue, or another kind of runs.
+            before: Name of the last stream of the page before.
+            limit: Maximum number of streams.
+        """
+        prefix = f"{self._bodies.namespace}:{self._bodies.check_type(type)}:"
+        rows = await self._store.newest_streams(prefix, before=before, limit=limit)
+        return [StreamView(row.name, type, row.name.removeprefix(prefix), row.seq, to_iso(row.ms)) for row in rows]
+
+    async def state(
+        self, type: str, id: str, reducer: Callable[[Any, Event], Any] | None = None, initial: Any = None
+    ) -> Any:
+        """Fold a stream of any type into its state.
+
+        The state is kept for a minute since its last use, so that the next call reads and folds only new events. It is
+        never returned without a look at the store.
+
+        Args:
+            type: Type of the stream: flow, trigger, webhook, entity, queue, or another kind of runs.
+            id: Id of the stream.
+            reducer: Function of the state and an event that returns the next state. Default: the run's view for runs,
+                as `app.runs.get` shows it, and a `TriggerView` for triggers.
+            initial: The state of an empty stream: any JSON value.
+        """
+        stream = self._bodies.check(self._bodies.stream_name(self._bodies.check_type(type), id))
+        if reducer is not None:
+            check_function(reducer, "reducer", "of the state and an event")
+            new = partial(copy.deepcopy, initial)
+            return await self._app._snapshots.fold(stream, Reducer((reducer, pack(initial, "initial")), new, reducer))
+        if type == "trigger":
+            return await self._app._snapshots.fold(stream, TRIGGER_REDUCER)
+        if type in self._app._engines.run_kinds:
+            return await self._app.runs.get(id)
+        raise BadArgument(
+            f"streams of type {type!r} have no reducer of their own; pass reducer=, a function of state and event"
+        )
+
+    def feed(self, *, after: str | None = None, follow: bool = False) -> AsyncIterator[FeedItem]:
+        """Iterate over all events of all streams in the order of their commits, each with its stream and its cursor.
+
+        No event is left out, however many processes write: a reader that saves the cursor of the last item it has
+        handled continues there. Events that retention has removed meanwhile are missing. Only the store that
+        returned a cursor can read it.
+
+        Args:
+            after: Cursor of the last item seen, or "latest" for new events only. Default: from the first event.
+            follow: Wait for new events instead of ending.
+        """
+        return self._feed(after, follow)
+
     async def on_kind(self, kind: str, handler: Subscriber) -> Unsubscribe:
         """Call a function for every event of a kind, in any stream, from now on. Return a function that stops it.
 
@@ -200,6 +284,24 @@ class Events:
             self._listening.cancel()
             await asyncio.wait((self._listening,))
             self._listening = None
+
+    async def _feed(self, after: str | None, follow: bool) -> AsyncIterator[FeedItem]:
+        retry = OutageRetry("the feed of all events")
+        cursor = after or ""
+        if after == LATEST:
+            newest = await retry.call(self._store.feed, None)
+            cursor = newest[-1].cursor if newest else ""
+        with self._store.signals.listen("events") as listener:  # before the read: nothing is missed between the two
+            while True:
+                items = await retry.call(self._store.feed, cursor, FEED_PAGE)
+                for item in items:
+                    cursor = item.cursor
+                    yield item
+                if len(items) == FEED_PAGE:
+                    continue
+                if not follow:
+                    return
+                await listener.wait(1.0)
 
     async def _add(self, table: dict[str, list[Subscriber]], key: str, handler: Subscriber) -> Unsubscribe:
         async with self._starting:

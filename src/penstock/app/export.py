@@ -1,16 +1,17 @@
 """Export and import of runs: one line of JSON for each, with its events, jobs, waits, state and record.
 
-After an import, a waiting step runs once more with its memos and goes on waiting; its tokens stay valid. Times and
-event ids are kept. Jobs that have ended are not imported; their history is in the events. What only the engine of a
-run's kind knows, the engine is asked for.
+After an import, a waiting step runs once more with its memos and goes on waiting; its tokens stay valid. Children that
+had not started yet start. Times and event ids are kept. Jobs that have ended are not imported; their history is in the
+events. What only the engine of a run's kind knows, the engine is asked for.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -19,26 +20,36 @@ import msgspec
 from msgspec.structs import astuple
 
 from ..core.clock import Clock
-from ..core.errors import BadArgument, ConfigError, RunError, RunLimit, UnknownRun, UnreadableRecord
+from ..core.errors import ConfigError, RunError, RunLimit, UnknownRun, UnreadableRecord
 from ..core.events import Event, encode_body, strip_event
 from ..core.ids import dead_letter_id
+from ..core.payload import DECODE_ERRORS
 from ..core.stored import read_stored
+from ..durable.child_runs import child_ended_job
+from ..durable.wait_records import CALL, decode_body
 from ..ports.store import JobRow, RunRow, Store
 from ..ports.unit import (
+    DELIVERIES,
+    START,
+    START_MANY,
     Claim,
     Committed,
     JobState,
     Memo,
     NewEvent,
+    NewJob,
     NewWait,
+    RunParent,
     RunWrite,
     StateWrite,
     Unit,
     WaitChange,
 )
-from ..worker.engines import Engines
-from .export_check import check_run, restore_jobs
-from .export_format import FORMAT, BadExport, SavedJob, SavedRun, SavedWait, decode_line, decode_run
+from ..worker.child_runs import end_jobs
+from . import export_format
+from .export_file import ExportFile, ExportSource, open_export
+from .export_format import FORMAT, SavedJob, SavedRun, SavedStart, SavedWait, decode_run
+from .import_check import decode_start, restore_jobs
 from .run_actions import jobs_of
 from .store_urls import is_memory_url, open_store
 
@@ -48,8 +59,7 @@ if TYPE_CHECKING:
 OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
 PAGE = 200  # events per commit
 STATE_PAGE = 1000  # keys of state per commit
-MAX_EXPORT_BYTES = 512 * 2**20  # of the events of a run, and of its state
-_GZIP, _MARKS = b"\x1f\x8b", (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+Launches = dict[str, list[SavedStart]]
 log = logging.getLogger("penstock.export")
 
 
@@ -64,71 +74,67 @@ class ReplayClock:
         return self._clock.now_ms() if self.replayed_ms is None else self.replayed_ms
 
 
-def read_line(line: bytes, number: int, engines: Engines | None = None) -> SavedRun:
-    """Read a line of an export, or raise BadExport with the number of the line, the field and its value.
-
-    With `engines`, the engine of the run's kind also reads the record and the jobs."""
-    saved = decode_line(line, number)
-    check_run(saved, number, engines)
-    return saved
-
-
-def read_runs(data: bytes, engines: Engines | None = None) -> Iterator[SavedRun]:
-    """Read the lines of an export; raise BadExport for a line that is not a run or a run that appears twice."""
-    if data.startswith(_GZIP):
-        raise BadExport("the file is compressed; decompress it first, for example with gunzip")
-    if data.startswith(_MARKS):
-        raise BadExport("the file starts with a byte order mark; save it as UTF-8 without one")
-    seen: set[str] = set()
-    for number, line in enumerate(data.splitlines(), 1):
-        if not line.strip():
-            continue
-        saved = read_line(line, number, engines)
-        if saved.run in seen:
-            raise BadExport(f"line {number}: run {saved.run!r} occurs twice in the file")
-        seen.add(saved.run)
-        yield saved
-
-
-async def import_runs(app: App, data: bytes, on_run: Callable[[str], object] | None = None) -> list[str]:
+async def import_runs(app: App, source: ExportSource, on_run: Callable[[str], object] | None = None) -> list[str]:
     """Import every run of an export, or none if the store already has one of them; return their ids."""
-    if not isinstance(data, bytes):
-        raise BadArgument(
-            f"data must be the bytes that `export` returned, or Path(file).read_bytes(), got a {type(data).__name__}"
-        )
-    for saved in read_runs(data, app._engines):
+    with open_export(source) as file:
+        return await import_file(app, file, on_run)
+
+
+async def import_file(app: App, file: ExportFile, on_run: Callable[[str], object] | None = None) -> list[str]:
+    """Read the file twice: the first write follows the last check."""
+    ids: set[str] = set()
+    async for saved in _read_in_thread(file.check(app._engines)):
         await _check_room(app, saved)
+        ids.add(saved.run)
+        del saved  # before the next one is read: a run may be large
     imported: list[str] = []
-    async with _open_importer(app) as importer:
-        for saved in read_runs(data):
+    async with _open_importer(app, ids) as importer:
+        async for saved in _read_in_thread(file.read_checked()):
             await importer.add(saved)
             imported.append(saved.run)
             if on_run is not None:
                 on_run(saved.run)
+            del saved
     return imported
+
+
+async def _read_in_thread(runs: Iterator[SavedRun]) -> AsyncIterator[SavedRun]:
+    """Read each run in a thread: a large one takes seconds, and the event loop goes on."""
+    while (saved := await asyncio.to_thread(next, runs, None)) is not None:
+        yield saved
+        del saved
 
 
 async def _check_room(app: App, saved: SavedRun) -> None:
     """Raise RunError if the store already has the run, or something under the same names."""
     if await app.store.run(saved.run) is not None:
-        raise RunError(f"run {saved.run!r} already exists in this store; nothing was imported")
+        raise _not_imported(f"run {saved.run!r} already exists")
     stream = app._bodies.run(saved.kind, saved.run)
     for stored, own in zip_longest(await app.events.read_all(stream), saved.events):
         if stored is None:
             break  # the rest is new
         if own is None or astuple(stored) != astuple(own):  # else an earlier import was interrupted
-            raise RunError(f"stream {stream!r} already has other events in this store; nothing was imported")
+            raise _not_imported(f"stream {stream!r} already has other events")
     for job in saved.jobs:
         if await app.store.job(job.id) is not None:
-            raise RunError(f"job {job.id!r} already exists in this store; nothing was imported")
+            raise _not_imported(f"job {job.id!r} already exists")
+    for start in saved.starts:
+        if await app.store.job(start.id) is not None:
+            raise _not_imported(f"job {start.id!r}, which starts a child of run {saved.run!r}, already exists")
     for wait in saved.waits:
         if await app.store.wait_row(wait.id) is not None:
-            raise RunError(f"wait {wait.id!r} already exists in this store; nothing was imported")
+            raise _not_imported(f"wait {wait.id!r} of run {saved.run!r} already exists")
+
+
+def _not_imported(reason: str) -> RunError:
+    return RunError(
+        f"{reason} in this store; nothing was imported. Import into another store, or export without that run"
+    )
 
 
 @asynccontextmanager
-async def _open_importer(app: App) -> AsyncIterator[Importer]:
-    """Open the App's store a second time, with a clock that shows the original times."""
+async def _open_importer(app: App, ids: set[str]) -> AsyncIterator[Importer]:
+    """Open the App's store a second time, with a clock that shows the original times. `ids` are the imported runs."""
     url = app.settings.url
     if app._store is not None:
         raise ConfigError(
@@ -144,7 +150,7 @@ async def _open_importer(app: App) -> AsyncIterator[Importer]:
     store = open_store(url, clock=clock, namespace=app.settings.namespace)
     await store.open()
     try:
-        yield Importer(app, store, clock)
+        yield Importer(app, store, clock, ids)
     finally:
         await store.close()
         app.store.signals.notify_all()  # workers of this App look for what the second store has written
@@ -161,9 +167,10 @@ async def iterate_run_ids(app: App) -> AsyncIterator[str]:
 
 async def export_runs(app: App) -> AsyncIterator[bytes]:
     """Yield all runs as lines of JSON, oldest first. A run that is removed meanwhile is left out."""
+    launches = await _find_launches(app)
     for id in reversed([id async for id in iterate_run_ids(app)]):
         try:
-            line = await export_run(app, id)
+            line = await export_run(app, id, launches)
         except UnknownRun:
             continue
         except UnreadableRecord as problem:
@@ -172,9 +179,9 @@ async def export_runs(app: App) -> AsyncIterator[bytes]:
         yield line
 
 
-async def export_run(app: App, id: str) -> bytes:
-    """Return a run as one line of JSON."""
-    row = await app.runs._row(id)
+async def export_run(app: App, id: str, launches: Launches | None = None) -> bytes:
+    """Return a run as one line of JSON. `launches` are the pending starts of all runs, if they were read before."""
+    row = await app._run_reader.row(id)
     app._engines.of_run(row).read_record(row.record)  # an unreadable one cannot be imported
     jobs, ended = await _jobs(app, row)
     scopes = {job.scope for job in (*jobs, *ended)} | {job.letter_scope for job in jobs}
@@ -184,11 +191,14 @@ async def export_run(app: App, id: str) -> bytes:
     events, state = RawJson(id), RawJson(id)
     await _add_events(app, row, events)
     await _add_state(app, row, state)
+    waits = await _waits(app, id)
+    starts = await _starts(app, waits) + (await _find_launches(app) if launches is None else launches).get(id, [])
     saved = SavedRun(
         FORMAT, row.id, row.flow, row.status, row.closed, row.created, row.updated, msgspec.Raw(row.record),
-        events.list(), jobs, state.object(), memos, await _waits(app, id), ended, row.kind,
+        events.list(), jobs, state.object(), memos, waits, ended, row.kind, starts,
     )  # fmt: skip
     line = msgspec.json.encode(saved)
+    _check_size(id, line)
     return read_stored(
         _check_line, line, f"run {id!r} or a record of it", "cancel the run, or restore it from a backup"
     )
@@ -198,6 +208,14 @@ def _check_line(line: bytes) -> bytes:
     """Return a line if it can be read again: what the stores hold is copied into it as it is."""
     decode_run(line)
     return line
+
+
+def _check_size(run: str, data: bytes | bytearray) -> None:
+    if len(data) > export_format.MAX_LINE_BYTES:
+        raise RunLimit(
+            f"run {run!r} is too large to export: it has more than {export_format.MAX_LINE_BYTES // 2**20} MB; delete "
+            "keys of its state, or read them with app.events and app.state"
+        )
 
 
 class RawJson:
@@ -211,11 +229,7 @@ class RawJson:
         self._data += b"," if self._data else b""
         for part in parts:
             self._data += part
-        if len(self._data) > MAX_EXPORT_BYTES:
-            raise RunLimit(
-                f"run {self._run!r} is too large to export: its events or its state have more than "
-                f"{MAX_EXPORT_BYTES // 2**20} MB; delete keys of its state, or read them with app.events and app.state"
-            )
+        _check_size(self._run, self._data)
 
     def list(self) -> Any:
         return msgspec.Raw(b"[%b]" % bytes(self._data))
@@ -271,6 +285,43 @@ async def _waits(app: App, run: str) -> list[SavedWait]:
     return found
 
 
+async def _starts(app: App, waits: list[SavedWait]) -> list[SavedStart]:
+    """Return what will start the children that pending calls wait for and that have not started."""
+    found: list[SavedStart] = []
+    for wait in waits:
+        if wait.kind != CALL:
+            continue
+        body = decode_body(bytes(wait.body))
+        ids = [f"start.{wait.id}.p{n}" for n in range(body.pages)] if body.many is not None else [f"start.{wait.id}"]
+        for id in ids:
+            job = await app.store.job(id)
+            if job is not None and job.state in OPEN:
+                found.append(SavedStart(job.id, job.name, msgspec.Raw(job.payload)))
+    return found
+
+
+async def _find_launches(app: App) -> Launches:
+    """Return the pending starts of runs that nothing waits for, by the run that started them."""
+    found: Launches = {}
+    for state in OPEN:
+        after: str | None = None
+        while jobs := await app.store.jobs(DELIVERIES, state, after=after, limit=1000):
+            for job in jobs:
+                saved = SavedStart(job.id, job.name, msgspec.Raw(job.payload)) if job.name == START else None
+                link = _link(saved) if saved is not None else None
+                if saved is not None and link is not None and link.call is None:
+                    found.setdefault(link.run, []).append(saved)
+            after = jobs[-1].id
+    return found
+
+
+def _link(saved: SavedStart) -> RunParent | None:
+    try:
+        return decode_start(saved).link
+    except DECODE_ERRORS:
+        return None  # another program wrote it
+
+
 def _job(row: JobRow) -> SavedJob:
     return SavedJob(
         row.id, row.queue, row.name, row.priority, row.due, row.run, row.scope, msgspec.Raw(row.payload),
@@ -281,7 +332,8 @@ def _job(row: JobRow) -> SavedJob:
 class Importer:
     """Writes exported runs into a store that was opened with the same ReplayClock."""
 
-    def __init__(self, app: App, store: Store, clock: ReplayClock) -> None:
+    def __init__(self, app: App, store: Store, clock: ReplayClock, ids: Collection[str] = ()) -> None:
+        self._ids = ids
         self._engines = app._engines
         self._streams = app._bodies
         self._store = store
@@ -330,13 +382,39 @@ class Importer:
             for name, value in kept.items()
         ]
         waits: list[WaitChange] = [_build_wait(saved.run, wait) for wait in saved.waits]
-        paused = engine.read_record(record).paused
+        summary, keys = engine.read_record(record), engine.index_keys(saved.run, record)
+        # What resolves a call is a job of its own, which the export may have missed.
+        jobs += [
+            child_ended_job(wait.id, decode_body(bytes(wait.body)).children or "", f"{saved.run}.import")
+            for wait in saved.waits
+            if wait.kind == CALL
+        ]
+        jobs += self._starts(saved)
+        if saved.closed:  # its parent may have been imported before it
+            jobs += end_jobs(saved.run, 0, summary.parent)
         for version, self._clock.replayed_ms in enumerate(times):
             write = RunWrite(
-                saved.run, version, record, saved.flow, saved.status, saved.closed, paused, kind=saved.kind
+                saved.run,
+                version,
+                record,
+                saved.flow,
+                saved.status,
+                saved.closed,
+                summary.paused,
+                kind=saved.kind,
+                keys=keys,
+                parent=summary.parent,
             )
             await self._commit(Unit(next(self._units), run=write, jobs=jobs, memos=memos, waits=waits))
-            jobs, memos, waits = [], [], []
+            jobs, memos, waits, keys = [], [], [], ()
+
+    def _starts(self, saved: SavedRun) -> list[NewJob]:
+        """Return what starts the children that had not started, except those that are imported themselves."""
+        return [
+            NewJob(start.id, DELIVERIES, start.name, bytes(start.payload))
+            for start in saved.starts
+            if start.name == START_MANY or decode_start(start).run not in self._ids
+        ]
 
     async def _state(self, saved: SavedRun) -> None:
         """Write the run's own state, and what runs share where the store does not have it.

@@ -15,6 +15,7 @@ from ..ports.unit import FLOW
 FORMAT = 3
 OLDEST_FORMAT = 2
 MAX_PROBLEM_CHARS = 400
+MAX_LINE_BYTES = 256 * 2**20  # a line is decoded at once, which takes about ten times its size
 
 
 class BadExport(PenstockError):
@@ -64,6 +65,14 @@ class SavedWait(msgspec.Struct, forbid_unknown_fields=True):
     body: msgspec.Raw
 
 
+class SavedStart(msgspec.Struct, forbid_unknown_fields=True):
+    """An internal job that will start a child of an exported run, or a page of many."""
+
+    id: str
+    name: str
+    payload: msgspec.Raw
+
+
 class SavedRun(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """One line of an export: a run with everything that belongs to it."""
 
@@ -82,6 +91,7 @@ class SavedRun(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     waits: list[SavedWait] = []  # pending ones
     ended: list[SavedJob] = []  # jobs of completed steps with memos: for preflight checks, not imported
     kind: str = FLOW  # since format 3; files of format 2 contain only flows
+    starts: list[SavedStart] = []  # of children that have not started yet
 
 
 class _Version(msgspec.Struct):
@@ -96,6 +106,11 @@ _PART = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 
 def decode_line(line: bytes, number: int) -> SavedRun:
     """Decode a line of an export, or raise BadExport with its number and the field that is wrong."""
+    if len(line.rstrip()) > MAX_LINE_BYTES:
+        raise BadExport(
+            f"line {number} has more than {MAX_LINE_BYTES // 2**20} MB, and `penstock export` writes no longer line. "
+            "Remove the line"
+        )
     try:
         saved = decode_run(line)
     except DECODE_ERRORS as problem:

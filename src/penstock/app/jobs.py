@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import msgspec
 
-from ..core.arguments import check_arguments, resolve_due
+from ..commit.preview import Preview, is_dry_run, note, read_version, run_planned
+from ..core.argument_checks import check_arguments, resolve_due
 from ..core.durations import Duration
 from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
 from ..core.ids import dead_letter_id
@@ -16,18 +17,21 @@ from ..core.outage_retry import OutageRetry, deadline
 from ..core.payload import show_stored
 from ..core.retry import RetryOption
 from ..handlers.options import KeepOption
+from ..jobs.cancellation import JobCommands, check_attempt
 from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
-from ..ports.unit import JobState
+from ..ports.unit import JobState, Unit
 from ..stores.child_results import error_text
-from .arguments import build_dedupe, check_choice
-from .views import ChildView, JobView, add_stack, job_view, read_error
+from .arguments import build_dedupe, check_choice, check_list
+from .log_lines import LogView, build_filter, read_job_lines, read_run_lines
+from .views import ChildView, JobPage, JobView, add_stack, job_view, read_error
 
 if TYPE_CHECKING:
     from .app import App
 
 MAX_WAITS_READ = 1000  # of one run
 PAGE_JOBS = 200
+MAX_JOBS_SCANNED = 10_000  # by one look-up by name
 MAX_EVENTS_SEARCHED = 1000  # of a queue, for the end of a job that was removed
 
 
@@ -38,6 +42,7 @@ class Jobs:
     def __init__(self, app: App) -> None:
         self._app = app
         self._store = app.store
+        self._commands = JobCommands(app._runtime)
 
     async def enqueue(
         self,
@@ -79,11 +84,12 @@ class Jobs:
         """
         if tx is not None and dedupe is not None:
             raise BadArgument(
-                "dedupe= cannot be used with tx=, because it is only known when the transaction commits which job owns "
-                "the dedupe key. Use key= instead of dedupe="
+                "dedupe= cannot be used with tx=: enqueue returns the id of the job that holds the dedupe key, and "
+                "with tx= that job is known only after the commit. Use key= instead"
             )
-        async with self._app._transactions.writers(tx) as writers:
-            ids = await writers.jobs.enqueue(
+        ids = await self._app._transactions.write(
+            tx,
+            lambda writers: writers.jobs.enqueue(
                 queue,
                 [input],
                 name=name,
@@ -96,7 +102,8 @@ class Jobs:
                 keep_failed=keep_failed,
                 dedupe=build_dedupe(dedupe, dedupe_ttl),
                 order_key=order_key,
-            )
+            ),
+        )
         return ids[0]
 
     async def enqueue_many(
@@ -127,8 +134,9 @@ class Jobs:
             order_key: Key of all these jobs: they run one at a time, in order.
             tx: A connection or session of your own; all or none of the jobs are added when its transaction commits.
         """
-        async with self._app._transactions.writers(tx) as writers:
-            return await writers.jobs.enqueue(
+        return await self._app._transactions.write(
+            tx,
+            lambda writers: writers.jobs.enqueue(
                 queue,
                 inputs,
                 name=name,
@@ -138,7 +146,8 @@ class Jobs:
                 keep_completed=keep_completed,
                 keep_failed=keep_failed,
                 order_key=order_key,
-            )
+            ),
+        )
 
     async def enqueue_tree(self, tree: Node | Mapping[str, Any], *, correlation_id: str | None = None) -> JobTree:
         """Enqueue a job with its children, and theirs, in one commit, and return their ids.
@@ -161,17 +170,81 @@ class Jobs:
         return await self._view(await self._row(id))
 
     async def list(
-        self, queue: str, state: JobState | str = JobState.WAITING, *, after: str | None = None, limit: int = 50
-    ) -> list[JobView]:
-        """Return a page of a queue's jobs in one state.
+        self,
+        queue: str,
+        state: JobState | str = JobState.WAITING,
+        *,
+        states: Sequence[JobState | str] | None = None,
+        name: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> JobPage:
+        """Return a page of a queue's jobs in one state, or in several, one state after the other.
+
+        The page is a list. Its `cursor` continues it; `is_cut` is True if a look-up by name has read 10,000 jobs before
+        the page was full.
 
         Args:
             queue: The queue's name.
             state: waiting, delayed, active, suspended, completed, failed, cancelled, waiting-children or held.
-            after: Id of the last job of the page before.
+            states: Several states, instead of `state`.
+            name: Only jobs with this name. Names have no index: the jobs of the states are read in order.
+            after: The `cursor` of the page before, or the id of its last job if it lists one state.
             limit: Maximum number of jobs.
         """
-        state = JobState(check_choice(state, [one.value for one in JobState], "state"))
+        wanted = _read_states([state] if states is None else check_list(states, "states"))
+        first, after = _read_cursor(after, wanted)
+        found: Sequence[JobView] = ()
+        scanned = 0
+        for one in wanted[first:]:
+            while True:
+                size = limit - len(found) if name is None else PAGE_JOBS
+                page = await self._page(queue, one, after, size)
+                scanned += len(page)
+                for job in page:
+                    if name is None or job.name == name:
+                        found = [*found, job]
+                        if len(found) == limit:
+                            return JobPage(found, f"{one.value}/{job.id}")
+                if len(page) < size:
+                    break
+                after = page[-1].id
+                if scanned >= MAX_JOBS_SCANNED:
+                    return JobPage(found, f"{one.value}/{after}", is_cut=True)
+            after = None
+        return JobPage(found)
+
+    async def logs(
+        self,
+        id: str,
+        *,
+        attempt: int | None = None,
+        level: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[LogView]:
+        """Return log lines of a job, oldest first. They are kept as long as the events of its queue, or of its run.
+
+        Args:
+            id: The job's id.
+            attempt: Only lines of this attempt.
+            level: Only lines of this level and above: debug, info, warning or error.
+            after: Id of the last line of the page before.
+            limit: Maximum number of lines.
+        """
+        wanted = build_filter(None, attempt, level)
+        row = await self._store.job(id)
+        if row is not None and row.run is not None:
+            run = await self._app._run_reader.row(row.run)
+            step, n = self._app._engines.of_run(run).instance(row)
+            stream = self._app._bodies.run(run.kind, run.id)
+            return await read_run_lines(self._store, stream, build_filter(step, attempt, level, n), after, limit)
+        found = await read_job_lines(self._store, id, wanted, after, limit)
+        if row is None and not found and after is None:
+            raise _unknown_job(id)
+        return found
+
+    async def _page(self, queue: str, state: JobState, after: str | None, limit: int) -> Sequence[JobView]:
         if state is JobState.DELAYED:
             return [job_view(row) for row in await self._delayed(queue, after, limit, suspended=False)]
         if state is not JobState.SUSPENDED:
@@ -194,7 +267,18 @@ class Jobs:
         async with deadline(f"job {id!r}", timeout, "its queue") as outage_retry:
             return await self._result(id, None, outage_retry)
 
-    async def retry(self, id: str) -> bool:
+    @overload
+    async def retry(
+        self, id: str, *, dry_run: Literal[False] = False, version: int | Preview | None = None
+    ) -> bool: ...
+
+    @overload
+    async def retry(self, id: str, *, dry_run: Literal[True], version: int | Preview | None = None) -> Preview: ...
+
+    @overload
+    async def retry(self, id: str, *, dry_run: bool, version: int | Preview | None = None) -> bool | Preview: ...
+
+    async def retry(self, id: str, *, dry_run: bool = False, version: int | Preview | None = None) -> bool | Preview:
         """Put a failed or cancelled job back into its queue and remove its dead letter. Return False if it is neither.
         A job with an order key goes to the end of its key.
 
@@ -202,17 +286,85 @@ class Jobs:
 
         Args:
             id: The job's id.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The job's attempt, or a Preview: raise RunMoved if a worker has claimed the job since.
         """
         row = await self._row(id)
-        if row.state is JobState.FAILED and row.run is None:
-            await self._store.remove(dead_letter_id(id))  # first: the job may leave another one at once
-        return await self._store.retry(id)
+        expected = read_version(version, id)
+        if expected is not None:
+            check_attempt(row, expected)
+        done, preview = await run_planned(self._store, None, dry_run, None, lambda: self._retry(row))
+        return done if preview is None else _about_job(preview, row)
 
-    async def promote(self, id: str) -> bool:
+    async def _retry(self, row: JobRow) -> bool:
+        letter = dead_letter_id(row.id)
+        if is_dry_run():
+            if row.run is not None or row.state not in (JobState.FAILED, JobState.CANCELLED):
+                return False
+            has_letter = row.state is JobState.FAILED and await self._store.job(letter) is not None
+            note(Unit("", removes=[letter] if has_letter else [], wakes=[row.id]))
+            return True
+        if row.state is JobState.FAILED and row.run is None:
+            await self._store.remove(letter)  # first: the job may leave another one at once
+        return await self._store.retry(row.id)
+
+    @overload
+    async def cancel(
+        self,
+        id: str,
+        reason: str = "cancelled",
+        *,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> bool: ...
+
+    @overload
+    async def cancel(
+        self, id: str, reason: str = "cancelled", *, dry_run: Literal[True], version: int | Preview | None = None
+    ) -> Preview: ...
+
+    @overload
+    async def cancel(
+        self, id: str, reason: str = "cancelled", *, dry_run: bool, version: int | Preview | None = None
+    ) -> bool | Preview: ...
+
+    async def cancel(
+        self, id: str, reason: str = "cancelled", *, dry_run: bool = False, version: int | Preview | None = None
+    ) -> bool | Preview:
+        """Cancel a plain job that has not ended, and its open children. Return False if it has ended.
+
+        A worker that runs it loses its lease: the handler is interrupted as by the cancellation of a run, and nothing
+        of the attempt is recorded. A parent takes the cancellation as a failure of the child. A step belongs to its
+        run: cancel the run instead.
+
+        Args:
+            id: The job's id.
+            reason: Recorded in the `job.cancelled` event, and shown as the job's error.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The job's attempt, or a Preview: raise RunMoved if a worker has claimed the job since.
+        """
+        expected = read_version(version, id)
+        row = await self._store.job(id)
+        done, preview = await run_planned(
+            self._store, None, dry_run, None, lambda: self._commands.cancel(id, reason, expected)
+        )
+        return done if preview is None or row is None else _about_job(preview, row)
+
+    @overload
+    async def promote(self, id: str, *, dry_run: Literal[False] = False) -> bool: ...
+
+    @overload
+    async def promote(self, id: str, *, dry_run: Literal[True]) -> Preview: ...
+
+    @overload
+    async def promote(self, id: str, *, dry_run: bool) -> bool | Preview: ...
+
+    async def promote(self, id: str, *, dry_run: bool = False) -> bool | Preview:
         """Make a delayed job due now. Return False if it is not delayed, or is a step that waits.
 
         Args:
             id: The job's id.
+            dry_run: Write nothing, and return a Preview of what would be written.
         """
         row = await self._row(id)
         if row.waits_for is not None:
@@ -220,19 +372,32 @@ class Jobs:
                 f"cannot promote job {id!r}: it waits for job {row.waits_for!r}, which has the same order key "
                 f"{row.order_key!r}. Promote or remove {row.waits_for!r} first"
             )
-        return not await self._is_suspended(row) and await self._store.promote(id)
+        is_waiting = await self._is_suspended(row)
+        if dry_run:
+            return Preview(woken_jobs=(id,) if row.state is JobState.DELAYED and not is_waiting else ())
+        return not is_waiting and await self._store.promote(id)
 
-    async def remove(self, id: str) -> bool:
+    @overload
+    async def remove(self, id: str, *, dry_run: Literal[False] = False) -> bool: ...
+
+    @overload
+    async def remove(self, id: str, *, dry_run: Literal[True]) -> Preview: ...
+
+    @overload
+    async def remove(self, id: str, *, dry_run: bool) -> bool | Preview: ...
+
+    async def remove(self, id: str, *, dry_run: bool = False) -> bool | Preview:
         """Delete a plain job that no worker holds. A step belongs to its run: cancel the run instead.
 
         Args:
             id: The job's id.
+            dry_run: Write nothing, and return a Preview of what would be written.
         """
         row = await self._row(id)
         if row.run is not None and row.state in (JobState.WAITING, JobState.DELAYED, JobState.SUSPENDED):
-            raise RunError(
-                f"job {id!r} belongs to run {row.run!r} and cannot be cancelled alone; cancel the run instead"
-            )
+            raise RunError(f"job {id!r} belongs to run {row.run!r} and cannot be removed alone; cancel the run instead")
+        if dry_run:
+            return Preview(removed_jobs=(id,) if row.state is not JobState.ACTIVE else ())
         return await self._store.remove(id)
 
     async def children(self, id: str) -> Sequence[ChildView]:
@@ -321,6 +486,32 @@ class Jobs:
         if row is None:
             raise _unknown_job(id)
         return row
+
+
+def _about_job(preview: Preview, row: JobRow) -> Preview:
+    return msgspec.structs.replace(preview, job=row.id, version=row.attempt)
+
+
+def _read_states(states: Sequence[Any]) -> list[JobState]:
+    known = [one.value for one in JobState]
+    found = list(dict.fromkeys(JobState(check_choice(state, known, "state")) for state in states))
+    if not found:
+        raise BadArgument('states must name at least one state, such as ["failed"]')
+    return found
+
+
+def _read_cursor(cursor: str | None, states: Sequence[JobState]) -> tuple[int, str | None]:
+    """Return where a list continues: the index of the state, and the id of the last job."""
+    if cursor is None:
+        return 0, None
+    word, slash, id = cursor.partition("/")
+    if not slash and len(states) == 1:
+        return 0, cursor
+    if not slash or word not in states:
+        raise BadArgument(
+            f"after must be the cursor of a page that lists the same states ({', '.join(states)}), got {cursor!r}"
+        )
+    return states.index(JobState(word)), id
 
 
 def _unknown_job(id: str) -> UnknownJob:

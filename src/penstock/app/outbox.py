@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ..commit.committer import Committer
-from ..core.arguments import check_arguments
+from ..core.argument_checks import check_arguments
 from ..core.durations import Duration, to_ms
 from ..transactions.connections.connection import POSTGRES, SQLITE, wrap_connection
 from ..transactions.outbox import create_statement

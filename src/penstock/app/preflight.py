@@ -15,6 +15,7 @@ from ..flows.run_record import OPEN as OPEN_RUNS
 from ..ports.runner import Runner
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim, JobState
+from ..runners.by_name import RunnersByName
 from ..runners.inprocess import InProcessRunner
 from ..worker.engines import PreflightProblem
 from ..worker.replay_check import ADDED
@@ -85,7 +86,7 @@ class Checker:
 @asynccontextmanager
 async def open_checker(app: App) -> AsyncIterator[Checker]:
     """Yield a checker that uses the code of an open App."""
-    runner = InProcessRunner(1)
+    runner = RunnersByName(InProcessRunner(1), {"node": app._node.make_runner})
     try:
         yield Checker(app, runner)
     finally:

@@ -1,18 +1,21 @@
-"""`app.queues`: counts, pause, resume, drain and the events of queues."""
+"""`app.queues`: counts, rates, pause, resume, drain and the events of queues."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from ..commit.runtime import Runtime
-from ..core.arguments import check_arguments
+from ..core.argument_checks import check_arguments
+from ..core.clock import to_iso
+from ..core.durations import Duration, to_ms
 from ..core.errors import UnknownQueue
 from ..core.events import Event
 from ..core.near_match import did_you_mean
-from ..ports.store import SharedQueues
+from ..ports.monitoring import MINUTE_MS, RATES_KEPT_MS, MinuteCounts
+from ..ports.store import QueueRow, SharedQueues
 from ..ports.unit import DELIVERIES, JobState
 from .events import check_then_follow
-from .views import QueueView
+from .views import QueueMinute, QueueView
 
 
 @check_arguments
@@ -23,6 +26,8 @@ class Queues:
         self._store = runtime.store
         self._streams = runtime.bodies
         self._registry = runtime.registry
+        self._clock = runtime.clock
+        self._rates = runtime.committer.rates
 
     async def list(self, *, internal: bool = False) -> list[QueueView]:
         """Return every queue with its counts by state, also those of loaded handlers that are still empty.
@@ -30,8 +35,8 @@ class Queues:
         Args:
             internal: Include the queue on which events are delivered to waiting steps.
         """
-        rows = await self._store.queues()
-        queues = {row.name: QueueView(row.name, row.paused, row.counts) for row in rows}
+        rows, now = await self._store.queues(), self._clock.now_ms()
+        queues = {row.name: _view(row, now) for row in rows}
         if not internal:
             queues.pop(DELIVERIES, None)
         for name in self._registry().queues():
@@ -45,6 +50,26 @@ class Queues:
             queue: The queue's name.
         """
         return (await self._get(queue)).counts
+
+    async def rates(self, queue: str, *, since: Duration = "1h") -> Sequence[QueueMinute]:
+        """Return what happened to the jobs of a queue, one row for each minute, oldest first. A week is kept.
+
+        Every process counts what it commits and adds it to the store every 5 seconds. A process that is killed loses
+        the counts of its last 5 seconds. Jobs that are added with `tx=` on the same database are not counted.
+
+        Args:
+            queue: The queue's name.
+            since: How far to look back.
+        """
+        await self._get(queue)
+        if self._rates is not None:
+            await self._rates.flush()
+        now = self._clock.now_ms()
+        first = max(now - to_ms(since), now - RATES_KEPT_MS) // MINUTE_MS * MINUTE_MS
+        found = {one.minute: one for one in await self._store.rates(queue, first)}
+        last = max([now, *found]) // MINUTE_MS * MINUTE_MS
+        minutes = (found.get(at) or MinuteCounts(queue, at) for at in range(first, last + 1, MINUTE_MS))
+        return [QueueMinute(to_iso(one.minute), one.added, one.completed, one.failed, one.retried) for one in minutes]
 
     async def pause(self, queue: str) -> None:
         """Stop handing out jobs of a queue. Running jobs end.
@@ -100,3 +125,9 @@ class Queues:
         names = [view.name for view in await self.list()]
         hint = did_you_mean(queue, names) or f"known queues: {', '.join(names) or 'none'}"
         raise UnknownQueue(f"no queue named {queue!r}; {hint}")
+
+
+def _view(row: QueueRow, now: int) -> QueueView:
+    if row.oldest is None:
+        return QueueView(row.name, row.paused, row.counts)
+    return QueueView(row.name, row.paused, row.counts, to_iso(row.oldest), max(now - row.oldest, 0))

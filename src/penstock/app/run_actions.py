@@ -8,6 +8,7 @@ from ..core.errors import RunError, UnreadableRecord
 from ..core.events import Event
 from ..core.ids import dead_letter_id
 from ..core.redaction import REDACTED
+from ..dags.units import DAG
 from ..flows.run_record import FAILED, RUNNING
 from ..flows.run_record import decode as decode_record
 from ..ports.store import JobRow, RunRow
@@ -24,7 +25,8 @@ async def jobs_of(app: App, run: str) -> list[str]:
     row = await app.store.run(run)
     counted = _counted_jobs(app, row) if row is not None else []
     events = await app.events.read_all(app._bodies.run(row.kind if row is not None else FLOW, run))
-    own = (event.meta or {} for event in events if event.kind.startswith("step."))  # user events have any meta
+    families = ("step.", "node.")  # user events have any meta
+    own = (event.meta or {} for event in events if event.kind.startswith(families))
     recorded = [meta["jobId"] for meta in own if meta.get("jobId")]
     return list(dict.fromkeys([*recorded, *counted]))
 
@@ -38,7 +40,9 @@ def _counted_jobs(app: App, row: RunRow) -> list[str]:
 
 async def retry_run(app: App, run: str) -> RedriveResult:
     """Redrive the failed steps of a failed run, each from its dead letter, or from the record if it left none."""
-    row = await app.runs._flow_row(run, "retry")
+    row = await app._run_reader.row_of_kind(run, "retry", FLOW, DAG)
+    if row.kind == DAG:
+        return RedriveResult({job: job for job in await app._dag_engine.commands.retry(run)})
     status = decode_record(row.record, run).status
     if status not in (FAILED, RUNNING):
         raise RunError(f"run {run!r} is {status}, not failed; to start it again, run `penstock runs replay {run}`")
@@ -71,8 +75,8 @@ async def _last_jobs(app: App, run: str) -> dict[str, JobRow | None]:
 
 async def replay_run(app: App, run: str, input: Any = UNSET, key: str | None = None) -> str:
     """Start a new run of the same flow with the recorded input, or with another one, and return its id."""
-    await app.runs._flow_row(run, "replay")
-    first = await app.events.read(app._bodies.flow(run), limit=1)
+    row = await app._run_reader.row_of_kind(run, "replay", FLOW, DAG)
+    first = await app.events.read(app._bodies.run(row.kind, run), limit=1)
     flow, recorded = _read_start(run, first[0] if first else None)
     if input is UNSET and _is_redacted(recorded):
         raise RunError(f"the input of run {run!r} was recorded with its secrets redacted; pass the input with --input")
@@ -85,7 +89,10 @@ def _read_start(run: str, event: Event | None) -> tuple[str, Any]:
     data = event.data if event is not None and event.kind == "flow.started" else None
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         problem = "cannot be read" if event is not None and event.is_unreadable else "was removed"
-        raise RunError(f"the first event of run {run!r}, which held its input, {problem}; start a new run")
+        raise RunError(
+            f"run {run!r} cannot be replayed: its first event, which has the flow and the input, {problem}. Start a "
+            "new run of the flow instead"
+        )
     return data["name"], data.get("input")
 
 

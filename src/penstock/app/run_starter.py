@@ -5,27 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..commit.command_sink import CommandSink
 from ..commit.runtime import Runtime
-from ..core.arguments import check_optional_text, check_tags
+from ..core.argument_checks import check_optional_text, check_tags
 from ..core.ids import check_id, uuid7
 from ..core.options import check_priority
 from ..core.payload import pack, unpack
 from ..flows.run_commands import FlowCommands
-from ..handlers.registry import Flow, find_flow
+from ..handlers.registry import Flow
+from ..worker.child_runs import RunStart
+from ..worker.engines import Engines, RunDefinition
 from .advice import Advice
 
 
 class RunStarter:
     """Starts runs through one sink: the store, or the caller's transaction."""
 
-    def __init__(self, runtime: Runtime, commands: FlowCommands, advice: Advice) -> None:
+    def __init__(
+        self, runtime: Runtime, commands: FlowCommands, engines: Engines, sink: CommandSink, advice: Advice
+    ) -> None:
         self._runtime = runtime
         self._commands = commands
+        self._engines = engines
+        self._sink = sink
         self._advice = advice
 
-    def resolve(self, flow: str | Callable[..., Any]) -> Flow:
-        """Return the flow of a name, or of a function marked with `@flow`."""
-        return find_flow(self._runtime.registry(), flow)
+    def resolve(self, flow: str | Callable[..., Any]) -> RunDefinition:
+        """Return what a name, or a function marked with `@flow`, starts."""
+        return self._engines.find_definition(self._runtime.registry(), flow)
 
     async def start(
         self,
@@ -43,24 +50,24 @@ class RunStarter:
 
         The id is `key`, or else the key the flow declares, or else `default_key`, or else a UUIDv7.
         """
-        known = self.resolve(flow)
-        data = pack(input, f"the input of flow {known.name!r}")
-        entry = known.definition.entry.handler
+        known = await self._engines.load_definition(self._runtime.registry(), flow)
+        data = pack(input, f"the input of {known.kind} {known.name!r}")
         value = unpack(data)
-        entry.check_start(value, f"flow {known.name!r}")
-        key = key if key is not None else entry.make_key(value, known.name)
+        known.check_start(value)
+        key = key if key is not None else known.make_key(value)
         run = self.new_id(key if key is not None else default_key)
-        is_new = await self._commands.start(
-            known,
-            run,
-            data,
-            correlation_id=check_optional_text(correlation_id, "the correlation id"),
-            priority=check_priority(priority) if priority else 0,
-            due=due,
-            tags=check_tags(tags, "tags"),
-        )
+        correlation = check_optional_text(correlation_id, "the correlation id")
+        priority = check_priority(priority) if priority else 0
+        own = check_tags(tags, "tags")
+        if isinstance(known, Flow):
+            is_new = await self._commands.start(
+                known, run, data, correlation_id=correlation, priority=priority, due=due, tags=own
+            )
+        else:
+            start = RunStart(known.name, run, value, correlation or run, None, priority, due, own, kind=known.kind)
+            is_new = await self._engines.of_run_kind(known.kind).start(start, self._sink)
         if not is_new:
-            await self._advice.warn_about_other_input(run, value)
+            await self._advice.warn_about_other_input(self._runtime.bodies.run(known.kind, run), run, value)
         return run, is_new
 
     def new_id(self, key: str | None) -> str:

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
-from ..core.arguments import check_arguments, check_tags, resolve_due
-from ..core.clock import datetime_to_ms, to_iso
+import msgspec
+
+from ..commit.preview import Preview, run_planned
+from ..core.argument_checks import check_arguments, check_optional_text, check_tags, resolve_due
+from ..core.clock import datetime_to_ms
 from ..core.durations import Duration, to_ms
-from ..core.errors import (
-    PayloadTooLarge,
-    RunCancelled,
-    RunError,
-    RunFailed,
-    UnknownKind,
-    UnknownRun,
-    UnreadableRecord,
-    WaitTimeout,
-)
 from ..core.events import Event
-from ..core.ids import BadId, event_seq
-from ..core.outage_retry import OutageRetry, deadline
-from ..core.payload import to_plain, unpack
+from ..core.ids import BadId
+from ..core.payload import to_plain
 from ..flows.fork import RunForker
 from ..flows.reducer import RunView
-from ..flows.run_record import COMPLETED, OPEN, STATUSES, WAITING
-from ..ports.store import RunRow
-from ..ports.unit import FLOW
-from ..worker.engines import RunEngine
+from ..flows.run_index import attribute_keys, tag_keys
+from ..flows.run_record import OPEN, STATUSES
+from ..handlers.attributes import attribute_texts
+from ..worker.child_runs import parent_key
 from . import diagnosis, export, preflight, run_actions
 from .arguments import UNSET, NoInput, StartOptions, check_choice
-from .store_urls import shown_url
-from .views import RunSummary, add_stack, run_summary
-from .waits import describe_wait
+from .export_file import ExportSource
+from .log_lines import LogView, build_filter, read_run_lines
+from .run_bulk import BulkAction, BulkResult, act_on_runs
+from .run_handle import R, Run
+from .run_list import RunFilter, find_runs
+from .views import RunSummary, run_summary
 
 if TYPE_CHECKING:
     from .app import App
@@ -54,18 +48,39 @@ class Runs:
         self._app = app
         self._store = app.store
         self._forks = RunForker(app._engine)
+        self._reader = app._run_reader
 
     @overload
-    async def start(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> str: ...
+    async def start(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> Run[Any]: ...
 
     @overload
-    async def start(self, flow: NoInput, input: None = None, **options: Unpack[StartOptions]) -> str: ...
+    async def start(
+        self, flow: NoInput[Coroutine[Any, Any, R]], input: None = None, **options: Unpack[StartOptions]
+    ) -> Run[R]: ...
 
     @overload
-    async def start(self, flow: Callable[[I, Any], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
+    async def start(
+        self, flow: Callable[[I, Any], Coroutine[Any, Any, R]], input: I, **options: Unpack[StartOptions]
+    ) -> Run[R]: ...
 
     @overload
-    async def start(self, flow: Callable[[I], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
+    async def start(
+        self, flow: Callable[[I], Coroutine[Any, Any, R]], input: I, **options: Unpack[StartOptions]
+    ) -> Run[R]: ...
+
+    @overload
+    async def start(self, flow: NoInput[R], input: None = None, **options: Unpack[StartOptions]) -> Run[R]: ...
+
+    @overload
+    async def start(self, flow: Callable[[I, Any], R], input: I, **options: Unpack[StartOptions]) -> Run[R]: ...
+
+    @overload
+    async def start(self, flow: Callable[[I], R], input: I, **options: Unpack[StartOptions]) -> Run[R]: ...
+
+    @overload
+    async def start(
+        self, flow: str | Callable[..., Any], input: Any = None, *, result: type[R], **options: Unpack[StartOptions]
+    ) -> Run[R]: ...
 
     async def start(
         self,
@@ -78,9 +93,10 @@ class Runs:
         delay: Duration | None = None,
         at: datetime | None = None,
         tags: Mapping[str, str] | None = None,
+        result: Any = None,
         tx: Any = None,
-    ) -> str:
-        """Start a run of a flow and return its id.
+    ) -> Run[Any]:
+        """Start a run of a flow and return its handle: its id, with methods such as `result`.
 
         Args:
             flow: A flow's name, or the function marked with `@flow`.
@@ -91,35 +107,44 @@ class Runs:
             delay: How long to wait before the first step is due, such as "10m".
             at: When the first step is due, a datetime with a time zone. Instead of `delay`.
             tags: Names and values to find the run by: `app.runs.list(tags=...)`.
+            result: Type of the run's result, for `run.result()`. Default: what the function returns, if it is the
+                flow's only step.
             tx: A connection or session of your own; the run starts when its transaction commits.
         """
-        id, _ = await self._start(
-            flow,
-            input,
-            key=key,
-            correlation_id=correlation_id,
-            priority=priority,
-            delay=delay,
-            at=at,
-            tags=tags,
-            tx=tx,
-        )
-        return id
+        run, _ = await self._start(flow, input, key, correlation_id, priority, delay, at, tags, result, tx)
+        return run
 
     async def _start(
         self,
         flow: str | Callable[..., Any],
         input: Any,
-        *,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
+        tags: Mapping[str, str] | None = None,
+        result: Any = None,
         tx: Any = None,
-        **options: Any,
-    ) -> tuple[str, bool]:
-        """Start a run. Return its id, and whether it is new: a key that was used before starts nothing."""
-        due = resolve_due(delay, at, self._app.clock)
-        async with self._app._transactions.writers(tx) as writers:
-            return await writers.runs.start(flow, input, due=due, **options)
+    ) -> tuple[Run[Any], bool]:
+        """Start a run. Return its handle, and whether it is new: a key that was used before starts nothing.
+
+        `app.start` calls it, so it checks its own arguments."""
+        function = None if isinstance(flow, str) else flow
+        known = flow if function is not None else check_optional_text(flow, "flow")
+        id, is_new = await self._app._transactions.write(
+            tx,
+            lambda writers: writers.runs.start(
+                cast(Any, known),
+                input,
+                key=check_optional_text(key, "key"),
+                correlation_id=check_optional_text(correlation_id, "correlation_id"),
+                priority=priority,
+                due=resolve_due(delay, at, self._app.clock) if delay is not None or at is not None else 0,
+                tags=tags,
+            ),
+        )
+        return Run(id, self, result, function), is_new
 
     async def get(self, id: str) -> RunView:
         """Return a run's state, folded from its events. Raise UnknownRun if there is none.
@@ -127,7 +152,7 @@ class Runs:
         Args:
             id: The run's id.
         """
-        return await self._view(id, None)
+        return await self._reader.view(id, None)
 
     async def at(self, id: str, event: str) -> RunView:
         """Return a run's state as it was just after an event.
@@ -136,7 +161,7 @@ class Runs:
             id: The run's id.
             event: Id of the event, as `penstock events` prints it.
         """
-        return await self._view(id, event)
+        return await self._reader.view(id, event)
 
     async def list(
         self,
@@ -146,7 +171,12 @@ class Runs:
         since: datetime | Duration | None = None,
         until: datetime | Duration | None = None,
         tags: Mapping[str, str] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        step: str | None = None,
+        error: str | None = None,
         where: Any = None,
+        parent: str | None = None,
         before: str | None = None,
         limit: int = 50,
     ) -> list[RunSummary]:
@@ -160,29 +190,134 @@ class Runs:
             since: Only runs started since a datetime, or within a duration such as "1h".
             until: Only runs started before a datetime, or longer ago than a duration.
             tags: Only runs that have all these tags.
+            attributes: Only runs that have all these attributes; their flow declares them.
+            correlation_id: Only runs with this correlation id.
+            step: Only runs in which this step failed.
+            error: Only runs in which a step failed with an error that has all these words.
             where: Only runs whose input contains this JSON.
+            parent: Only runs that this run started, with `ctx.call` or `ctx.start`.
             before: Id of the last run of the page before.
             limit: Maximum number of runs.
         """
-        if status is not None:
-            check_choice(status, (*STATUSES, OPEN_STATUS), "status")
-        started: dict[str, Any] = {}
-        if tags:
-            started["meta"] = {"tags": check_tags(tags, "tags")}
-        if where is not None:
-            started["data"] = {"input": to_plain(where, "where")}
-        rows: Sequence[RunRow] = await self._rows(
-            OPEN if status == OPEN_STATUS else (status,),
+        wanted = self._filter(
             flow=flow,
-            since=self._time_ms(since),
-            until=self._time_ms(until),
-            first_event=started or None,
-            before=before,
-            limit=limit,
+            status=status,
+            since=since,
+            until=until,
+            tags=tags,
+            attributes=attributes,
+            correlation_id=correlation_id,
+            step=step,
+            error=error,
+            where=where,
+            parent=parent,
         )
+        rows = await find_runs(self._store, wanted, before, limit)
         if not rows and before is not None and await self._store.run(before) is None:
             raise BadId(f"no run with id {before!r}; before= must be the id of the last run on the previous page")
-        return [run_summary(row, await self._waits_for(row), self._find_problem(row)) for row in rows]
+        return [run_summary(row, await self._reader.waits_for(row), self._reader.find_problem(row)) for row in rows]
+
+    async def bulk(
+        self,
+        action: BulkAction,
+        *,
+        flow: str | None = None,
+        status: str | None = None,
+        since: datetime | Duration | None = None,
+        until: datetime | Duration | None = None,
+        tags: Mapping[str, str] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        step: str | None = None,
+        error: str | None = None,
+        where: Any = None,
+        parent: str | None = None,
+        reason: str | None = None,
+        limit: int = 10_000,
+        dry_run: bool = False,
+        expect: int | None = None,
+    ) -> BulkResult:
+        """Act on every run that a filter selects, newest first, one after the other.
+
+        Count first with `dry_run=True`, then pass the count as `expect`. At least one filter is required. Without a
+        status, cancel and pause select open runs, resume paused ones, and retry failed ones.
+
+        Args:
+            action: "cancel", "pause", "resume", "retry" or "replay".
+            flow: Only runs of this flow.
+            status: Only runs with this status, such as "failed"; "open" selects every run that has not ended.
+            since: Only runs started since a datetime, or within a duration such as "1h".
+            until: Only runs started before a datetime, or longer ago than a duration.
+            tags: Only runs that have all these tags.
+            attributes: Only runs that have all these attributes; their flow declares them.
+            correlation_id: Only runs with this correlation id.
+            step: Only runs in which this step failed.
+            error: Only runs in which a step failed with an error that has all these words.
+            where: Only runs whose input contains this JSON.
+            parent: Only runs that this run started.
+            reason: Recorded with the event of a cancel, pause or resume.
+            limit: Maximum number of runs, at most 100,000.
+            dry_run: Change nothing, and return how many runs the filter selects.
+            expect: Raise CountChanged, and change nothing, if the filter selects another number of runs.
+        """
+        wanted = self._filter(
+            flow=flow,
+            status=status,
+            since=since,
+            until=until,
+            tags=tags,
+            attributes=attributes,
+            correlation_id=correlation_id,
+            step=step,
+            error=error,
+            where=where,
+            parent=parent,
+        )
+        return await act_on_runs(self._app, action, wanted, reason, limit, dry_run, expect)
+
+    def _filter(
+        self,
+        *,
+        flow: str | None,
+        status: str | None,
+        since: datetime | Duration | None,
+        until: datetime | Duration | None,
+        tags: Mapping[str, str] | None,
+        attributes: Mapping[str, Any] | None,
+        correlation_id: str | None,
+        step: str | None,
+        error: str | None,
+        where: Any,
+        parent: str | None,
+    ) -> RunFilter:
+        if status is not None:
+            check_choice(status, (*STATUSES, OPEN_STATUS), "status")
+        return RunFilter(
+            OPEN if status == OPEN_STATUS else (status,),
+            flow,
+            self._time_ms(since),
+            self._time_ms(until),
+            None if where is None else {"data": {"input": to_plain(where, "where")}},
+            (
+                *([parent_key(parent)] if parent is not None else ()),
+                *tag_keys(check_tags(tags, "tags")),
+                *attribute_keys(attribute_texts(attributes or {})),
+            ),
+            correlation_id,
+            step,
+            error,
+        )
+
+    async def children(self, id: str, *, before: str | None = None, limit: int = 50) -> Sequence[RunSummary]:
+        """Return a page of the runs that a run started with `ctx.call` or `ctx.start`, newest first.
+
+        Args:
+            id: The run's id.
+            before: Id of the last run of the page before.
+            limit: Maximum number of runs.
+        """
+        await self._reader.row(id)
+        return await self.list(parent=id, before=before, limit=limit)
 
     async def wait(self, id: str, *, timeout: Duration | None = None) -> RunSummary:
         """Wait until a run has ended, in whatever way.
@@ -191,8 +326,8 @@ class Runs:
             id: The run's id.
             timeout: Raise WaitTimeout after this long.
         """
-        async with self._deadline(id, timeout) as outage_retry:
-            return run_summary(await self._wait(id, outage_retry))
+        async with self._reader.deadline(id, timeout) as outage_retry:
+            return run_summary(await self._reader.wait(id, outage_retry))
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Wait for a run to end and return its result. Raise RunFailed or RunCancelled if it has none.
@@ -201,11 +336,43 @@ class Runs:
             id: The run's id.
             timeout: Raise WaitTimeout after this long.
         """
-        async with self._deadline(id, timeout) as outage_retry:
-            row = await self._wait(id, outage_retry)
-            return await outage_retry.call(self._result, row)
+        async with self._reader.deadline(id, timeout) as outage_retry:
+            row = await self._reader.wait(id, outage_retry)
+            return await outage_retry.call(self._reader.result, row)
 
-    async def cancel(self, id: str, reason: str = "cancelled by request") -> bool:
+    @overload
+    async def cancel(
+        self,
+        id: str,
+        reason: str = "cancelled by request",
+        *,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> bool: ...
+
+    @overload
+    async def cancel(
+        self,
+        id: str,
+        reason: str = "cancelled by request",
+        *,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    async def cancel(
+        self, id: str, reason: str = "cancelled by request", *, dry_run: bool, version: int | Preview | None = None
+    ) -> bool | Preview: ...
+
+    async def cancel(
+        self,
+        id: str,
+        reason: str = "cancelled by request",
+        *,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> bool | Preview:
         """Cancel a run for good. Return False if it had ended.
 
         Queued steps are dropped and running code is interrupted.
@@ -213,10 +380,46 @@ class Runs:
         Args:
             id: The run's id.
             reason: Recorded with the event.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        return await (await self._engine(id)).commands.cancel(id, reason)
+        commands = (await self._reader.engine(id)).commands
+        done, preview = await run_planned(self._store, id, dry_run, version, lambda: commands.cancel(id, reason))
+        return done if preview is None else preview
 
-    async def pause(self, id: str, reason: str = "paused by request") -> bool:
+    @overload
+    async def pause(
+        self,
+        id: str,
+        reason: str = "paused by request",
+        *,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> bool: ...
+
+    @overload
+    async def pause(
+        self,
+        id: str,
+        reason: str = "paused by request",
+        *,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    async def pause(
+        self, id: str, reason: str = "paused by request", *, dry_run: bool, version: int | Preview | None = None
+    ) -> bool | Preview: ...
+
+    async def pause(
+        self,
+        id: str,
+        reason: str = "paused by request",
+        *,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> bool | Preview:
         """Pause a run. Running steps end, no further step starts until `resume`; waits may resolve meanwhile.
 
         Return False if it was paused or had ended.
@@ -224,38 +427,144 @@ class Runs:
         Args:
             id: The run's id.
             reason: Recorded with the event.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        return await (await self._engine(id)).commands.pause(id, reason)
+        commands = (await self._reader.engine(id)).commands
+        done, preview = await run_planned(self._store, id, dry_run, version, lambda: commands.pause(id, reason))
+        return done if preview is None else preview
 
-    async def resume(self, id: str, reason: str = "resumed by request") -> bool:
+    @overload
+    async def resume(
+        self,
+        id: str,
+        reason: str = "resumed by request",
+        *,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> bool: ...
+
+    @overload
+    async def resume(
+        self,
+        id: str,
+        reason: str = "resumed by request",
+        *,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    async def resume(
+        self, id: str, reason: str = "resumed by request", *, dry_run: bool, version: int | Preview | None = None
+    ) -> bool | Preview: ...
+
+    async def resume(
+        self,
+        id: str,
+        reason: str = "resumed by request",
+        *,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> bool | Preview:
         """Resume a paused run. Return False if it was not paused.
 
         Args:
             id: The run's id.
             reason: Recorded with the event.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        return await (await self._engine(id)).commands.resume(id, reason)
+        commands = (await self._reader.engine(id)).commands
+        done, preview = await run_planned(self._store, id, dry_run, version, lambda: commands.resume(id, reason))
+        return done if preview is None else preview
 
-    async def retry(self, id: str) -> RedriveResult:
+    @overload
+    async def retry(
+        self, id: str, *, dry_run: Literal[False] = False, version: int | Preview | None = None
+    ) -> RedriveResult: ...
+
+    @overload
+    async def retry(self, id: str, *, dry_run: Literal[True], version: int | Preview | None = None) -> Preview: ...
+
+    @overload
+    async def retry(
+        self, id: str, *, dry_run: bool, version: int | Preview | None = None
+    ) -> RedriveResult | Preview: ...
+
+    async def retry(
+        self, id: str, *, dry_run: bool = False, version: int | Preview | None = None
+    ) -> RedriveResult | Preview:
         """Redrive the failed steps of a failed run. Their recorded durable calls are kept, so nothing is done twice.
 
         Args:
             id: The run's id.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        return await run_actions.retry_run(self._app, id)
+        done, preview = await run_planned(
+            self._store, id, dry_run, version, lambda: run_actions.retry_run(self._app, id)
+        )
+        return done if preview is None else msgspec.structs.replace(preview, refused=done.refused)
 
-    async def replay(self, id: str, *, input: Any = UNSET, key: str | None = None) -> str:
-        """Start a new run of the same flow with the recorded input, and return its id.
+    @overload
+    async def replay(
+        self,
+        id: str,
+        *,
+        input: Any = UNSET,
+        key: str | None = None,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> Run[Any]: ...
+
+    @overload
+    async def replay(
+        self,
+        id: str,
+        *,
+        input: Any = UNSET,
+        key: str | None = None,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    async def replay(
+        self,
+        id: str,
+        *,
+        input: Any = UNSET,
+        key: str | None = None,
+        dry_run: bool,
+        version: int | Preview | None = None,
+    ) -> Run[Any] | Preview: ...
+
+    async def replay(
+        self,
+        id: str,
+        *,
+        input: Any = UNSET,
+        key: str | None = None,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> Run[Any] | Preview:
+        """Start a new run of the same flow with the recorded input, and return its handle.
 
         Args:
             id: The run to replay.
             input: Another input instead of the recorded one.
             key: Idempotency key of the new run. Default: a new id, also for a flow that declares a key.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The version of the run to replay, or a Preview: raise RunMoved if it has moved on since.
         """
-        return await run_actions.replay_run(self._app, id, input, key)
+        new, preview = await run_planned(
+            self._store, id, dry_run, version, lambda: run_actions.replay_run(self._app, id, input, key)
+        )
+        return Run(new, self) if preview is None else preview
 
-    async def fork(self, id: str, event: str, *, key: str | None = None) -> str:
-        """Start a new run with the past of a run up to an event, and return its id.
+    async def fork(self, id: str, event: str, *, key: str | None = None) -> Run[Any]:
+        """Start a new run with the past of a run up to an event, and return its handle.
 
         Steps that were open at that point start again, with the loaded code.
 
@@ -264,10 +573,51 @@ class Runs:
             event: Id of the last event to copy.
             key: Idempotency key of the new run.
         """
-        row = await self._flow_row(id, "fork")
+        row = await self._reader.flow_row(id, "fork")
         new = self._app._transactions.direct.runs.new_id(key)
         await self._forks.fork(row, event, new, self._app.registry.flow(row.flow))
-        return new
+        return Run(new, self)
+
+    @overload
+    def handle(self, id: str) -> Run[Any]: ...
+
+    @overload
+    def handle(self, id: str, result: type[R]) -> Run[R]: ...
+
+    def handle(self, id: str, result: Any = None) -> Run[Any]:
+        """Return the handle of a run by its id. Nothing is read: its methods raise UnknownRun if there is no such run.
+
+        Args:
+            id: The run's id.
+            result: Type of the run's result, for `run.result()`. Default: as JSON.
+        """
+        return Run(id, self, result)
+
+    async def logs(
+        self,
+        id: str,
+        *,
+        step: str | None = None,
+        attempt: int | None = None,
+        level: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[LogView]:
+        """Return log lines of a run, oldest first, with their fields.
+
+        It reads the run's stream from the cursor on, until it has found enough lines.
+
+        Args:
+            id: The run's id.
+            step: Only lines of this step.
+            attempt: Only lines of this attempt.
+            level: Only lines of this level and above: debug, info, warning or error.
+            after: Id of the last line of the page before.
+            limit: Maximum number of lines.
+        """
+        wanted = build_filter(step, attempt, level)
+        row = await self._reader.row(id)
+        return await read_run_lines(self._store, self._app._bodies.run(row.kind, id), wanted, after, limit)
 
     async def why(self, id: str) -> Sequence[str]:
         """Explain in sentences what a run waits for, one for each open step.
@@ -284,7 +634,7 @@ class Runs:
             id: The run's id.
             after: Id of the last event seen.
         """
-        return self._follow(id, after)
+        return self._reader.follow(id, after)
 
     async def preflight(self, flow: str | None = None, *, accept: Sequence[str] = ()) -> preflight.PreflightReport:
         """Check every open run against the loaded code and report those that cannot continue.
@@ -315,7 +665,7 @@ class Runs:
         """
         return export.export_runs(self._app)
 
-    async def import_(self, data: bytes, *, on_run: Callable[[str], object] | None = None) -> Sequence[str]:
+    async def import_(self, data: ExportSource, *, on_run: Callable[[str], object] | None = None) -> Sequence[str]:
         """Import runs that `export` returned or `penstock export` wrote, and return their ids.
 
         The runs keep their ids, times and event ids. Open ones continue here: stop the workers of the old store before
@@ -326,140 +676,13 @@ class Runs:
         one passed as `store=`.
 
         Args:
-            data: Lines of JSON, one for each run: what `export` returned, or `Path(file).read_bytes()`.
+            data: Lines of JSON, one for each run: the bytes that `export` returned, a Path, or a file opened with mode
+                "rb". A file is read twice, line by line: it may be larger than the memory.
             on_run: Function to call with the id of each run after it was imported, to show progress.
         """
         return await export.import_runs(self._app, data, on_run)
-
-    async def _follow(self, id: str, after: str | None) -> AsyncIterator[Event]:
-        row = await self._row(id)
-        events = self._store.tail(self._app._bodies.run(row.kind, id), after=after)
-        try:
-            async for event in events:
-                yield event
-        finally:
-            if isinstance(events, AsyncGenerator):
-                await events.aclose()
-
-    async def _rows(self, statuses: Sequence[str | None], *, limit: int, **filters: Any) -> Sequence[RunRow]:
-        """Return the newest runs with one of the statuses. Each status is an index of its own."""
-        pages = [await self._store.runs(status=status, limit=limit, **filters) for status in statuses]
-        return sorted((row for page in pages for row in page), key=lambda row: (row.created, row.id), reverse=True)[
-            :limit
-        ]
-
-    async def _waits_for(self, row: RunRow) -> Sequence[str]:
-        if row.status != WAITING:
-            return ()
-        pending = await self._app.waits.list(run=row.id, limit=MAX_WAITS_SHOWN)
-        return [describe_wait(wait, self._app._bodies) for wait in pending] or ["resumed, no worker has claimed it"]
-
-    async def _view(self, id: str, last_event: str | None) -> RunView:
-        row = await self._row(id)
-        engine = self._app._engines.of_run(row)
-        events = await self._app.events.read_all(self._app._bodies.run(row.kind, id))
-        if last_event is not None:
-            last = event_seq(last_event)
-            index = next((n for n, event in enumerate(events) if event.seq == last), None)
-            if index is None:
-                raise BadId(
-                    f"run {id!r} has no event {last_event!r}; it has {len(events)} events"
-                    + (f", {events[0].id} to {events[-1].id}" if events else "")
-                )
-            events = events[: index + 1]
-        view = engine.view(events)
-        if any(event.is_unreadable for event in events):
-            _complete_view(view, row, last_event is None)
-        if last_event is None and view.status == WAITING and row.status != WAITING:
-            view.status = row.status  # a step is queued of which no event tells yet
-        if last_event is None and isinstance(view, RunView):
-            view.id, view.name, view.unreadable = view.id or row.id, view.name or row.flow, self._find_problem(row)
-        return view  # type: ignore[no-any-return]
-
-    @asynccontextmanager
-    async def _deadline(self, id: str, timeout: Duration | None) -> AsyncIterator[OutageRetry]:
-        """Yield a retry policy for reads; raise WaitTimeout with what the run waits for when the time is up."""
-        try:
-            async with deadline(f"run {id!r}", timeout, "its queues") as outage_retry:
-                yield outage_retry
-        except WaitTimeout as problem:
-            if problem.__cause__ is not None:  # the store does not answer
-                raise
-            waits = "; ".join(await self._waits_for(await self._row(id)))
-            raise WaitTimeout(f"run {id!r} did not end within {timeout}; it is {waits}") if waits else problem from None
-
-    def _find_problem(self, row: RunRow) -> str | None:
-        """Return why the record of a run cannot be read, None if it can."""
-        try:
-            self._app._engines.of_run(row).read_record(row.record)
-        except UnknownKind:
-            return None  # another App may have its engine
-        except Exception as problem:
-            reason = problem.reason if isinstance(problem, UnreadableRecord) else str(problem)
-            hint = "" if row.closed else f", or cancel the run: `penstock runs cancel {row.id}`"
-            return f"the record of run {row.id!r} cannot be read: {reason}; restore it from a backup{hint}"
-        return None
-
-    async def _wait(self, id: str, outage_retry: OutageRetry) -> RunRow:
-        with self._store.signals.listen(f"run:{id}") as listener:
-            while not (row := await outage_retry.call(self._row, id)).closed:
-                await listener.wait(1.0)
-            return row
-
-    async def _result(self, row: RunRow) -> Any:
-        if row.status == COMPLETED:
-            # From the record, not from the event, where secrets are redacted.
-            if (unreadable := self._find_problem(row)) is not None:
-                raise UnreadableRecord(unreadable)
-            result = self._app._engines.of_run(row).result(row.record)
-            if result is None:
-                raise PayloadTooLarge(
-                    f"the results of run {row.id!r} exceed 64 KB in total; read them per step from "
-                    "app.runs.get(id).steps"
-                )
-            return unpack(result)
-        last = await self._store.read(self._app._bodies.run(row.kind, row.id), limit=20, backward=True)
-        end = next((event for event in last if event.kind == f"{row.kind}.{row.status}"), None)
-        data = end.data if end is not None and isinstance(end.data, dict) else {}
-        if end is None and any(event.is_unreadable for event in last):
-            data = {"reason": _LOST_REASON, "error": _LOST_REASON}
-        if row.status == "cancelled":
-            raise RunCancelled(f"run {row.id!r} was cancelled: {data.get('reason', '')}")
-        problem = RunFailed(f"run {row.id!r} {row.status} in step {data.get('step')!r}: {data.get('error', '')}")
-        failures = (event.data for event in last if event.kind == "step.failed" and event.step == data.get("step"))
-        add_stack(problem, next(failures, None))
-        raise problem
-
-    async def _engine(self, id: str) -> RunEngine:
-        return self._app._engines.of_run(await self._row(id))
-
-    async def _flow_row(self, id: str, method: str) -> RunRow:
-        """Return the row of a run; raise RunError if it is not a run of a flow."""
-        row = await self._row(id)
-        if row.kind != FLOW:
-            raise RunError(f"run {id!r} is of kind {row.kind!r}; only runs of flows have `{method}`")
-        return row
-
-    async def _row(self, id: str) -> RunRow:
-        row = await self._store.run(id)
-        if row is None:
-            is_job = await self._store.job(id) is not None
-            hint = "this is the id of a job; use app.jobs.result" if is_job else "check the id and the URL"
-            raise UnknownRun(f"no run with id {id!r} in {shown_url(self._app.settings.url)}; {hint}")
-        return row
 
     def _time_ms(self, time: datetime | Duration | None) -> int | None:
         if time is None or isinstance(time, datetime):
             return None if time is None else datetime_to_ms(time)
         return self._app.clock.now_ms() - to_ms(time)
-
-
-_LOST_REASON = "the event with the reason cannot be read"
-
-
-def _complete_view(view: RunView, row: RunRow, is_current: bool) -> None:
-    """Take from the run's row what its unreadable events may have recorded."""
-    view.id, view.name = row.id, view.name or row.flow
-    view.started_at = view.started_at or to_iso(row.created)
-    if is_current and row.closed:
-        view.status, view.completed_at = row.status, view.completed_at or to_iso(row.updated)

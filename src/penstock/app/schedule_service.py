@@ -18,7 +18,7 @@ from ..core.payload import pack, unpack
 from ..flows.run_commands import FlowCommands
 from ..handlers.registry import Registry
 from ..jobs.engine import JobOptions
-from ..ports.store import ScheduleRow
+from ..ports.store import PublishedSchedule, ScheduleRow
 from ..ports.unit import Committed, JobState, NewEvent, Unit
 from ..schedules.scheduler import Scheduler
 from ..schedules.spec import (
@@ -69,10 +69,29 @@ class ScheduleService:
             was = await self._store.schedule(id)
             row = renew_schedule(was, id, spec, target, self._clock.now_ms())
             # Refused if it fired or changed since it was read: the decision may no longer hold.
-            if row == was or await self._store.put_schedule(row, was):
+            if row == was or await self._store.put_schedule(row, was, published=self._publish(id, spec, target)):
                 if target.queue is not None:
                     await self._enqueuer.warn_if_unhandled(target.queue, target.name)
                 return row
+
+    def _publish(self, id: str, spec: ScheduleSpec, target: Target) -> PublishedSchedule:
+        """Return what other programs see of a schedule, in the queue of its jobs or of its flow's first step."""
+        if target.flow is not None:
+            queue, name = self._registry().flow(target.flow).definition.entry.handler.queue_name, target.flow
+        else:
+            assert target.queue is not None
+            queue, name = target.queue, target.name or id
+        return PublishedSchedule(
+            queue,
+            name,
+            spec.cron,
+            spec.every_ms,
+            spec.tz if spec.cron is not None else None,
+            spec.start_ms,
+            spec.end_ms,
+            spec.limit,
+            pack(target.input),
+        )
 
     async def pause(self, id: str) -> ScheduleRow:
         return await self._change(id, lambda row: msgspec.structs.replace(row, paused=True))

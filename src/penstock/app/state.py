@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..context.state import Key, StatePage, join_key, patch_state, read_value
-from ..core.arguments import check_arguments
+from ..context.state_events import build_state_events
+from ..core.argument_checks import check_arguments
 from ..core.durations import Duration, to_ms
 from ..core.ids import check_id
 from ..core.payload import pack
-from ..ports.unit import Committed, StateWrite, Unit
+from ..ports.unit import Committed, NewEvent, StateWrite, Unit
 from .arguments import check_function
 
 
@@ -20,13 +21,14 @@ from .arguments import check_function
 class AppState:
     """Keys under one prefix; writes take effect at once."""
 
-    def __init__(self, runtime: Runtime, prefix: str = "shared/") -> None:
+    def __init__(self, runtime: Runtime, prefix: str = "shared/", run: str | None = None) -> None:
         self._runtime = runtime
         self._store = runtime.store
         self._committer = runtime.committer
         self._clock = runtime.clock
         self._unit_id = runtime.new_unit_id
         self._prefix = prefix
+        self._run = run
 
     def of_run(self, run: str) -> AppState:
         """Return the keys that the steps of a run share, as `ctx.state` has them.
@@ -34,7 +36,7 @@ class AppState:
         Args:
             run: The run's id.
         """
-        return AppState(self._runtime, f"run/{check_id(run, 'run id')}/")
+        return AppState(self._runtime, f"run/{check_id(run, 'run id')}/", run)
 
     async def get(self, key: Key, default: Any = None) -> Any:
         """Return the value of a key.
@@ -87,7 +89,7 @@ class AppState:
                 if another writer changes the key meanwhile.
             ttl: Delete the key after this duration.
         """
-        check_function(change, "change", "that returns the new value for the old one")
+        check_function(change, "change", "that takes the old value and returns the new one")
         full = self._prefix + join_key(key)
         return await patch_state(self._store, full, change, self._expiry(ttl), self._write)
 
@@ -95,5 +97,15 @@ class AppState:
         return None if ttl is None else self._clock.now_ms() + to_ms(ttl)
 
     async def _write(self, write: StateWrite) -> bool:
-        unit = Unit(self._unit_id(), state=[write])
+        unit = Unit(self._unit_id(), state=[write], events=[*await self._build_events(write)])
         return isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed)
+
+    async def _build_events(self, write: StateWrite) -> Sequence[NewEvent]:
+        """Build the event of a change to the state of a run that exists."""
+        if self._run is None or not self._runtime.bodies.records_state:
+            return []
+        row = await self._store.run(self._run)
+        if row is None:
+            return []
+        stream = self._runtime.bodies.run(row.kind, row.id)
+        return build_state_events(self._runtime.bodies, stream, row.id, [write])

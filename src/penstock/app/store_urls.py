@@ -10,6 +10,7 @@ from ..core.clock import Clock
 from ..core.errors import SettingError
 from ..core.text import shorten
 from ..ports.store import Store
+from .shared_connections import SharedConnections
 
 URL_FORMS = (
     "sqlite:///file.db (relative), sqlite:////absolute/file.db, sqlite://:memory:, "
@@ -22,7 +23,7 @@ _LOGIN = re.compile(r"(://[^/?#:@]*:)[^/]*(?=@)")
 REDIS_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 
 
-def open_store(url: str, *, clock: Clock, namespace: str) -> Store:
+def open_store(url: str, *, clock: Clock, namespace: str, shared: SharedConnections | None = None) -> Store:
     """Return the store a URL names. The caller opens it."""
     scheme = url.partition(":")[0].lower() if ":" in url else ""
     if url in (":memory:", "memory:", "memory://") or scheme == "sqlite":
@@ -32,21 +33,25 @@ def open_store(url: str, *, clock: Clock, namespace: str) -> Store:
     if scheme in REDIS_SCHEMES:
         try:
             from ..stores.redis import RedisStore
+            from ..stores.redis.address import parse
         except ModuleNotFoundError as problem:
             raise SettingError(
                 f"a Redis store requires the package {problem.name}; run `pip install 'penstock[redis]'`"
             ) from None
 
-        return RedisStore(url, clock=clock, namespace=namespace)
+        redis = shared.redis(parse(url)) if shared is not None else None
+        return RedisStore(url, clock=clock, namespace=namespace, connections=redis)
     if scheme in POSTGRES_SCHEMES:
         try:
             from ..stores.postgres import PostgresStore
+            from ..stores.postgres.address import read_address
         except ModuleNotFoundError as problem:
             raise SettingError(
                 f"a Postgres store requires the package {problem.name}; run `pip install 'penstock[postgres]'`"
             ) from None
 
-        return PostgresStore(url, clock=clock, namespace=namespace)
+        pool = shared.postgres(read_address(url)) if shared is not None else None
+        return PostgresStore(url, clock=clock, namespace=namespace, pool=pool)
     raise SettingError(f"unsupported store URL {shorten(mask(url))}; use {URL_FORMS}")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from ..context.context import Log
 from ..core.clock import Clock
 from ..core.durations import Duration
 from ..core.errors import ConfigError
@@ -25,15 +26,20 @@ from .outbox import Outbox
 from .portal import Portal, check_blocking
 from .sync_facets import (
     SyncAppState,
+    SyncDags,
     SyncDeadLetters,
     SyncEvents,
+    SyncFlows,
     SyncJobs,
     SyncQueues,
     SyncRuns,
     SyncSchedules,
     SyncShortcuts,
+    SyncTokens,
     SyncWaits,
+    SyncWebhooks,
 )
+from .views import WorkerView
 from .workers import RunnerFactory, Workers
 
 
@@ -148,6 +154,15 @@ class SyncApp(SyncShortcuts):
         return self.app.registry
 
     @property
+    def log(self) -> Log:
+        """Log lines outside of handlers, with the methods of `ctx.log`."""
+        return self.app.log
+
+    @property
+    def flows(self) -> SyncFlows:
+        return SyncFlows(self._portal, self.app.flows)
+
+    @property
     def runs(self) -> SyncRuns:
         return SyncRuns(self._portal, self.app.runs)
 
@@ -158,6 +173,10 @@ class SyncApp(SyncShortcuts):
     @property
     def queues(self) -> SyncQueues:
         return SyncQueues(self._portal, self.app.queues)
+
+    @property
+    def dags(self) -> SyncDags:
+        return SyncDags(self._portal, self.app.dags)
 
     @property
     def dead_letters(self) -> SyncDeadLetters:
@@ -172,12 +191,20 @@ class SyncApp(SyncShortcuts):
         return SyncWaits(self._portal, self.app.waits)
 
     @property
+    def webhooks(self) -> SyncWebhooks:
+        return SyncWebhooks(self._portal, self.app.webhooks)
+
+    @property
     def events(self) -> SyncEvents:
         return SyncEvents(self._portal, self.app.events)
 
     @property
     def state(self) -> SyncAppState:
         return SyncAppState(self._portal, self.app.state)
+
+    @property
+    def tokens(self) -> SyncTokens:
+        return SyncTokens(self._portal, self.app.tokens)
 
     @property
     def workers(self) -> SyncWorkers:
@@ -195,6 +222,18 @@ class SyncApp(SyncShortcuts):
             return self.app.reload()
 
         return self._portal.call(reload())
+
+    def register(self, path: str | Path) -> Registry:
+        """Load one more worker file; see App.register.
+
+        Args:
+            path: The worker file.
+        """
+
+        async def register() -> Registry:
+            return self.app.register(path)
+
+        return self._portal.call(register())
 
     def describe(self) -> dict[str, Any]:
         """Return everything that was found in the worker files as JSON-safe data."""
@@ -235,6 +274,14 @@ class SyncWorkers:
             self._task = task
 
         self._portal.call(start())
+
+    def list(self) -> Sequence[WorkerView]:
+        """Return the workers that are alive, of all processes on this store.
+
+        A worker reports itself every 5 seconds. It leaves the list when it stops, and 30 seconds after its last report
+        if it was killed.
+        """
+        return self._portal.call(self._workers.list())
 
     def stop(self) -> None:
         """Stop the worker and wait until work in hand is finished or released."""

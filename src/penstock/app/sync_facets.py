@@ -2,35 +2,154 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Unpack, cast, overload
+from typing import Any, Generic, Literal, Unpack, cast, overload
 
+from ..commit.preview import Preview
 from ..context.state import Key, StatePage
 from ..core.durations import Duration
 from ..core.events import Event
 from ..core.retry import RetryOption
 from ..core.signatures import Signature
+from ..dags.catalog import DagSummary
+from ..dags.definition import Dag, DagWarning
 from ..flows.reducer import RunView
+from ..flows.webhook_commands import WebhookReceipt
 from ..handlers.options import KeepOption
+from ..handlers.webhooks import KEY_HEADER, Webhook
 from ..jobs.dead_letters import DeadLetter
 from ..jobs.job_trees import JobTree, Node
+from ..ports.store import FeedItem
 from ..ports.unit import JobState
 from ..schedules.spec import CatchUp, Overlap
 from . import preflight
 from .app import App
 from .arguments import UNSET, NoInput, StartOptions
-from .dead_letters import DeadLetters, RedriveResult
+from .bridges import BridgeView
+from .dags import DagComparison, Dags
+from .dead_letters import DeadLetters, ErrorGroup, RedriveResult
 from .diagnosis import Check
 from .events import Events, Subscriber, Unsubscribe
+from .export_file import ExportSource
+from .flows import Flows
 from .jobs import Jobs
+from .log_lines import LogView
 from .portal import Portal
 from .queues import Queues
+from .run_bulk import BulkAction, BulkResult
+from .run_handle import R, Run
 from .runs import I, Runs
 from .schedules import Schedules
 from .state import AppState
-from .views import ChildView, JobView, QueueView, RunSummary, ScheduleView
+from .tokens import Caller, Role, Token, Tokens
+from .views import ChildView, JobPage, JobView, QueueMinute, QueueView, RunSummary, ScheduleView, StreamView
 from .waits import Waits, WaitView
+from .webhooks import Webhooks
+
+
+class SyncRun(str, Generic[R]):
+    """`Run` without an event loop: the id of a run, with methods that wait for their answer."""
+
+    __slots__ = ("_portal", "_run")
+    _portal: Portal
+    _run: Run[R]
+
+    def __new__(cls, portal: Portal, run: Run[R]) -> SyncRun[R]:
+        handle = super().__new__(cls, run)
+        handle._portal, handle._run = portal, run
+        return handle
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+    @property
+    def id(self) -> str:
+        """The id as a plain string."""
+        return str(self)
+
+    def get(self) -> RunView:
+        """Return the run's state, folded from its events. Raise UnknownRun if there is none."""
+        return self._portal.call(self._run.get())
+
+    def wait(self, *, timeout: Duration | None = None) -> RunSummary:
+        """Wait until the run has ended, in whatever way.
+
+        Args:
+            timeout: Raise WaitTimeout after this long.
+        """
+        return self._portal.call(self._run.wait(timeout=timeout))
+
+    def result(self, *, timeout: Duration | None = None) -> R:
+        """Wait for the run to end and return its result. Raise RunFailed or RunCancelled if it has none.
+
+        The result is converted to its type; `app.runs.result` returns it as JSON. Raise SchemaViolation if it is of
+        another shape.
+
+        Args:
+            timeout: Raise WaitTimeout after this long.
+        """
+        return self._portal.call(self._run.result(timeout=timeout))
+
+    def cancel(self, reason: str = "cancelled by request") -> bool:
+        """Cancel the run for good. Return False if it had ended.
+
+        Args:
+            reason: Recorded with the event.
+        """
+        return self._portal.call(self._run.cancel(reason))
+
+    def pause(self, reason: str = "paused by request") -> bool:
+        """Pause the run: running steps end, no further step starts. Return False if it was paused or had ended.
+
+        Args:
+            reason: Recorded with the event.
+        """
+        return self._portal.call(self._run.pause(reason))
+
+    def resume(self, reason: str = "resumed by request") -> bool:
+        """Resume the paused run. Return False if it was not paused.
+
+        Args:
+            reason: Recorded with the event.
+        """
+        return self._portal.call(self._run.resume(reason))
+
+    def retry(self) -> RedriveResult:
+        """Redrive the failed steps of the failed run."""
+        return self._portal.call(self._run.retry())
+
+    def logs(
+        self,
+        *,
+        step: str | None = None,
+        attempt: int | None = None,
+        level: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[LogView]:
+        """Return log lines of the run, oldest first, with their fields.
+
+        Args:
+            step: Only lines of this step.
+            attempt: Only lines of this attempt.
+            level: Only lines of this level and above: debug, info, warning or error.
+            after: Id of the last line of the page before.
+            limit: Maximum number of lines.
+        """
+        return self._portal.call(self._run.logs(step=step, attempt=attempt, level=level, after=after, limit=limit))
+
+    def why(self) -> Sequence[str]:
+        """Explain in sentences what the run waits for, one for each open step."""
+        return self._portal.call(self._run.why())
+
+    def follow(self, *, after: str | None = None) -> Iterator[Event]:
+        """Iterate over the run's events, then follow it live.
+
+        Args:
+            after: Id of the last event seen.
+        """
+        return self._portal.iterate(self._run.follow(after=after))
 
 
 class SyncRuns:
@@ -41,16 +160,36 @@ class SyncRuns:
         self._facet = facet
 
     @overload
-    def start(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> str: ...
+    def start(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> SyncRun[Any]: ...
 
     @overload
-    def start(self, flow: NoInput, input: None = None, **options: Unpack[StartOptions]) -> str: ...
+    def start(
+        self, flow: NoInput[Coroutine[Any, Any, R]], input: None = None, **options: Unpack[StartOptions]
+    ) -> SyncRun[R]: ...
 
     @overload
-    def start(self, flow: Callable[[I, Any], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
+    def start(
+        self, flow: Callable[[I, Any], Coroutine[Any, Any, R]], input: I, **options: Unpack[StartOptions]
+    ) -> SyncRun[R]: ...
 
     @overload
-    def start(self, flow: Callable[[I], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
+    def start(
+        self, flow: Callable[[I], Coroutine[Any, Any, R]], input: I, **options: Unpack[StartOptions]
+    ) -> SyncRun[R]: ...
+
+    @overload
+    def start(self, flow: NoInput[R], input: None = None, **options: Unpack[StartOptions]) -> SyncRun[R]: ...
+
+    @overload
+    def start(self, flow: Callable[[I, Any], R], input: I, **options: Unpack[StartOptions]) -> SyncRun[R]: ...
+
+    @overload
+    def start(self, flow: Callable[[I], R], input: I, **options: Unpack[StartOptions]) -> SyncRun[R]: ...
+
+    @overload
+    def start(
+        self, flow: str | Callable[..., Any], input: Any = None, *, result: type[R], **options: Unpack[StartOptions]
+    ) -> SyncRun[R]: ...
 
     def start(
         self,
@@ -63,9 +202,10 @@ class SyncRuns:
         delay: Duration | None = None,
         at: datetime | None = None,
         tags: Mapping[str, str] | None = None,
+        result: Any = None,
         tx: Any = None,
-    ) -> str:
-        """Start a run of a flow and return its id.
+    ) -> SyncRun[Any]:
+        """Start a run of a flow and return its handle: its id, with methods such as `result`.
 
         Args:
             flow: A flow's name, or the function marked with `@flow`.
@@ -76,21 +216,27 @@ class SyncRuns:
             delay: How long to wait before the first step is due, such as "10m".
             at: When the first step is due, a datetime with a time zone. Instead of `delay`.
             tags: Names and values to find the run by: `app.runs.list(tags=...)`.
+            result: Type of the run's result, for `run.result()`. Default: what the function returns, if it is the
+                flow's only step.
             tx: A connection or session of your own; the run starts when its transaction commits.
         """
         with self._portal.transaction(tx) as sink:
-            return self._portal.call(
-                self._facet.start(
-                    cast(Any, flow),
-                    input,
-                    key=key,
-                    correlation_id=correlation_id,
-                    priority=priority,
-                    delay=delay,
-                    at=at,
-                    tags=tags,
-                    tx=sink,
-                )
+            return SyncRun(
+                self._portal,
+                self._portal.call(
+                    self._facet.start(
+                        cast(Any, flow),
+                        input,
+                        key=key,
+                        correlation_id=correlation_id,
+                        priority=priority,
+                        delay=delay,
+                        at=at,
+                        tags=tags,
+                        result=result,
+                        tx=sink,
+                    )
+                ),
             )
 
     def get(self, id: str) -> RunView:
@@ -118,7 +264,12 @@ class SyncRuns:
         since: datetime | Duration | None = None,
         until: datetime | Duration | None = None,
         tags: Mapping[str, str] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        step: str | None = None,
+        error: str | None = None,
         where: Any = None,
+        parent: str | None = None,
         before: str | None = None,
         limit: int = 50,
     ) -> list[RunSummary]:
@@ -132,15 +283,106 @@ class SyncRuns:
             since: Only runs started since a datetime, or within a duration such as "1h".
             until: Only runs started before a datetime, or longer ago than a duration.
             tags: Only runs that have all these tags.
+            attributes: Only runs that have all these attributes; their flow declares them.
+            correlation_id: Only runs with this correlation id.
+            step: Only runs in which this step failed.
+            error: Only runs in which a step failed with an error that has all these words.
             where: Only runs whose input contains this JSON.
+            parent: Only runs that this run started, with `ctx.call` or `ctx.start`.
             before: Id of the last run of the page before.
             limit: Maximum number of runs.
         """
         return self._portal.call(
             self._facet.list(
-                flow=flow, status=status, since=since, until=until, tags=tags, where=where, before=before, limit=limit
+                flow=flow,
+                status=status,
+                since=since,
+                until=until,
+                tags=tags,
+                attributes=attributes,
+                correlation_id=correlation_id,
+                step=step,
+                error=error,
+                where=where,
+                parent=parent,
+                before=before,
+                limit=limit,
             )
         )
+
+    def bulk(
+        self,
+        action: BulkAction,
+        *,
+        flow: str | None = None,
+        status: str | None = None,
+        since: datetime | Duration | None = None,
+        until: datetime | Duration | None = None,
+        tags: Mapping[str, str] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        step: str | None = None,
+        error: str | None = None,
+        where: Any = None,
+        parent: str | None = None,
+        reason: str | None = None,
+        limit: int = 10000,
+        dry_run: bool = False,
+        expect: int | None = None,
+    ) -> BulkResult:
+        """Act on every run that a filter selects, newest first, one after the other.
+
+        Count first with `dry_run=True`, then pass the count as `expect`. At least one filter is required. Without a
+        status, cancel and pause select open runs, resume paused ones, and retry failed ones.
+
+        Args:
+            action: "cancel", "pause", "resume", "retry" or "replay".
+            flow: Only runs of this flow.
+            status: Only runs with this status, such as "failed"; "open" selects every run that has not ended.
+            since: Only runs started since a datetime, or within a duration such as "1h".
+            until: Only runs started before a datetime, or longer ago than a duration.
+            tags: Only runs that have all these tags.
+            attributes: Only runs that have all these attributes; their flow declares them.
+            correlation_id: Only runs with this correlation id.
+            step: Only runs in which this step failed.
+            error: Only runs in which a step failed with an error that has all these words.
+            where: Only runs whose input contains this JSON.
+            parent: Only runs that this run started.
+            reason: Recorded with the event of a cancel, pause or resume.
+            limit: Maximum number of runs, at most 100,000.
+            dry_run: Change nothing, and return how many runs the filter selects.
+            expect: Raise CountChanged, and change nothing, if the filter selects another number of runs.
+        """
+        return self._portal.call(
+            self._facet.bulk(
+                action,
+                flow=flow,
+                status=status,
+                since=since,
+                until=until,
+                tags=tags,
+                attributes=attributes,
+                correlation_id=correlation_id,
+                step=step,
+                error=error,
+                where=where,
+                parent=parent,
+                reason=reason,
+                limit=limit,
+                dry_run=dry_run,
+                expect=expect,
+            )
+        )
+
+    def children(self, id: str, *, before: str | None = None, limit: int = 50) -> Sequence[RunSummary]:
+        """Return a page of the runs that a run started with `ctx.call` or `ctx.start`, newest first.
+
+        Args:
+            id: The run's id.
+            before: Id of the last run of the page before.
+            limit: Maximum number of runs.
+        """
+        return self._portal.call(self._facet.children(id, before=before, limit=limit))
 
     def wait(self, id: str, *, timeout: Duration | None = None) -> RunSummary:
         """Wait until a run has ended, in whatever way.
@@ -160,7 +402,39 @@ class SyncRuns:
         """
         return self._portal.call(self._facet.result(id, timeout=timeout))
 
-    def cancel(self, id: str, reason: str = "cancelled by request") -> bool:
+    @overload
+    def cancel(
+        self,
+        id: str,
+        reason: str = "cancelled by request",
+        *,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> bool: ...
+
+    @overload
+    def cancel(
+        self,
+        id: str,
+        reason: str = "cancelled by request",
+        *,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    def cancel(
+        self, id: str, reason: str = "cancelled by request", *, dry_run: bool, version: int | Preview | None = None
+    ) -> bool | Preview: ...
+
+    def cancel(
+        self,
+        id: str,
+        reason: str = "cancelled by request",
+        *,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> bool | Preview:
         """Cancel a run for good. Return False if it had ended.
 
         Queued steps are dropped and running code is interrupted.
@@ -168,10 +442,39 @@ class SyncRuns:
         Args:
             id: The run's id.
             reason: Recorded with the event.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        return self._portal.call(self._facet.cancel(id, reason))
+        return self._portal.call(self._facet.cancel(id, reason, dry_run=dry_run, version=version))
 
-    def pause(self, id: str, reason: str = "paused by request") -> bool:
+    @overload
+    def pause(
+        self,
+        id: str,
+        reason: str = "paused by request",
+        *,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> bool: ...
+
+    @overload
+    def pause(
+        self,
+        id: str,
+        reason: str = "paused by request",
+        *,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    def pause(
+        self, id: str, reason: str = "paused by request", *, dry_run: bool, version: int | Preview | None = None
+    ) -> bool | Preview: ...
+
+    def pause(
+        self, id: str, reason: str = "paused by request", *, dry_run: bool = False, version: int | Preview | None = None
+    ) -> bool | Preview:
         """Pause a run. Running steps end, no further step starts until `resume`; waits may resolve meanwhile.
 
         Return False if it was paused or had ended.
@@ -179,38 +482,131 @@ class SyncRuns:
         Args:
             id: The run's id.
             reason: Recorded with the event.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        return self._portal.call(self._facet.pause(id, reason))
+        return self._portal.call(self._facet.pause(id, reason, dry_run=dry_run, version=version))
 
-    def resume(self, id: str, reason: str = "resumed by request") -> bool:
+    @overload
+    def resume(
+        self,
+        id: str,
+        reason: str = "resumed by request",
+        *,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> bool: ...
+
+    @overload
+    def resume(
+        self,
+        id: str,
+        reason: str = "resumed by request",
+        *,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    def resume(
+        self, id: str, reason: str = "resumed by request", *, dry_run: bool, version: int | Preview | None = None
+    ) -> bool | Preview: ...
+
+    def resume(
+        self,
+        id: str,
+        reason: str = "resumed by request",
+        *,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> bool | Preview:
         """Resume a paused run. Return False if it was not paused.
 
         Args:
             id: The run's id.
             reason: Recorded with the event.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        return self._portal.call(self._facet.resume(id, reason))
+        return self._portal.call(self._facet.resume(id, reason, dry_run=dry_run, version=version))
 
-    def retry(self, id: str) -> RedriveResult:
+    @overload
+    def retry(
+        self, id: str, *, dry_run: Literal[False] = False, version: int | Preview | None = None
+    ) -> RedriveResult: ...
+
+    @overload
+    def retry(self, id: str, *, dry_run: Literal[True], version: int | Preview | None = None) -> Preview: ...
+
+    @overload
+    def retry(self, id: str, *, dry_run: bool, version: int | Preview | None = None) -> RedriveResult | Preview: ...
+
+    def retry(self, id: str, *, dry_run: bool = False, version: int | Preview | None = None) -> RedriveResult | Preview:
         """Redrive the failed steps of a failed run. Their recorded durable calls are kept, so nothing is done twice.
 
         Args:
             id: The run's id.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        return self._portal.call(self._facet.retry(id))
+        return self._portal.call(self._facet.retry(id, dry_run=dry_run, version=version))
 
-    def replay(self, id: str, *, input: Any = UNSET, key: str | None = None) -> str:
-        """Start a new run of the same flow with the recorded input, and return its id.
+    @overload
+    def replay(
+        self,
+        id: str,
+        *,
+        input: Any = UNSET,
+        key: str | None = None,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> SyncRun[Any]: ...
+
+    @overload
+    def replay(
+        self,
+        id: str,
+        *,
+        input: Any = UNSET,
+        key: str | None = None,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    def replay(
+        self,
+        id: str,
+        *,
+        input: Any = UNSET,
+        key: str | None = None,
+        dry_run: bool,
+        version: int | Preview | None = None,
+    ) -> SyncRun[Any] | Preview: ...
+
+    def replay(
+        self,
+        id: str,
+        *,
+        input: Any = UNSET,
+        key: str | None = None,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> SyncRun[Any] | Preview:
+        """Start a new run of the same flow with the recorded input, and return its handle.
 
         Args:
             id: The run to replay.
             input: Another input instead of the recorded one.
             key: Idempotency key of the new run. Default: a new id, also for a flow that declares a key.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The version of the run to replay, or a Preview: raise RunMoved if it has moved on since.
         """
-        return self._portal.call(self._facet.replay(id, input=input, key=key))
+        answer = self._portal.call(self._facet.replay(id, input=input, key=key, dry_run=dry_run, version=version))
+        return answer if isinstance(answer, Preview) else SyncRun(self._portal, answer)
 
-    def fork(self, id: str, event: str, *, key: str | None = None) -> str:
-        """Start a new run with the past of a run up to an event, and return its id.
+    def fork(self, id: str, event: str, *, key: str | None = None) -> SyncRun[Any]:
+        """Start a new run with the past of a run up to an event, and return its handle.
 
         Steps that were open at that point start again, with the loaded code.
 
@@ -219,7 +615,48 @@ class SyncRuns:
             event: Id of the last event to copy.
             key: Idempotency key of the new run.
         """
-        return self._portal.call(self._facet.fork(id, event, key=key))
+        return SyncRun(self._portal, self._portal.call(self._facet.fork(id, event, key=key)))
+
+    @overload
+    def handle(self, id: str) -> SyncRun[Any]: ...
+
+    @overload
+    def handle(self, id: str, result: type[R]) -> SyncRun[R]: ...
+
+    def handle(self, id: str, result: Any = None) -> SyncRun[Any]:
+        """Return the handle of a run by its id. Nothing is read: its methods raise UnknownRun if there is no such run.
+
+        Args:
+            id: The run's id.
+            result: Type of the run's result, for `run.result()`. Default: as JSON.
+        """
+        return SyncRun(self._portal, self._facet.handle(id, result))
+
+    def logs(
+        self,
+        id: str,
+        *,
+        step: str | None = None,
+        attempt: int | None = None,
+        level: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[LogView]:
+        """Return log lines of a run, oldest first, with their fields.
+
+        It reads the run's stream from the cursor on, until it has found enough lines.
+
+        Args:
+            id: The run's id.
+            step: Only lines of this step.
+            attempt: Only lines of this attempt.
+            level: Only lines of this level and above: debug, info, warning or error.
+            after: Id of the last line of the page before.
+            limit: Maximum number of lines.
+        """
+        return self._portal.call(
+            self._facet.logs(id, step=step, attempt=attempt, level=level, after=after, limit=limit)
+        )
 
     def why(self, id: str) -> Sequence[str]:
         """Explain in sentences what a run waits for, one for each open step.
@@ -267,7 +704,7 @@ class SyncRuns:
         """
         return self._portal.iterate(self._facet.export_all())
 
-    def import_(self, data: bytes, *, on_run: Callable[[str], object] | None = None) -> Sequence[str]:
+    def import_(self, data: ExportSource, *, on_run: Callable[[str], object] | None = None) -> Sequence[str]:
         """Import runs that `export` returned or `penstock export` wrote, and return their ids.
 
         The runs keep their ids, times and event ids. Open ones continue here: stop the workers of the old store before
@@ -278,7 +715,8 @@ class SyncRuns:
         one passed as `store=`.
 
         Args:
-            data: Lines of JSON, one for each run: what `export` returned, or `Path(file).read_bytes()`.
+            data: Lines of JSON, one for each run: the bytes that `export` returned, a Path, or a file opened with mode
+                "rb". A file is read twice, line by line: it may be larger than the memory.
             on_run: Function to call with the id of each run after it was imported, to show progress.
         """
         return self._portal.call(self._facet.import_(data, on_run=on_run))
@@ -415,17 +853,49 @@ class SyncJobs:
         return self._portal.call(self._facet.get(id))
 
     def list(
-        self, queue: str, state: JobState | str = JobState.WAITING, *, after: str | None = None, limit: int = 50
-    ) -> list[JobView]:
-        """Return a page of a queue's jobs in one state.
+        self,
+        queue: str,
+        state: JobState | str = JobState.WAITING,
+        *,
+        states: Sequence[JobState | str] | None = None,
+        name: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> JobPage:
+        """Return a page of a queue's jobs in one state, or in several, one state after the other.
+
+        The page is a list. Its `cursor` continues it; `is_cut` is True if a look-up by name has read 10,000 jobs before
+        the page was full.
 
         Args:
             queue: The queue's name.
             state: waiting, delayed, active, suspended, completed, failed, cancelled, waiting-children or held.
-            after: Id of the last job of the page before.
+            states: Several states, instead of `state`.
+            name: Only jobs with this name. Names have no index: the jobs of the states are read in order.
+            after: The `cursor` of the page before, or the id of its last job if it lists one state.
             limit: Maximum number of jobs.
         """
-        return self._portal.call(self._facet.list(queue, state, after=after, limit=limit))
+        return self._portal.call(self._facet.list(queue, state, states=states, name=name, after=after, limit=limit))
+
+    def logs(
+        self,
+        id: str,
+        *,
+        attempt: int | None = None,
+        level: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[LogView]:
+        """Return log lines of a job, oldest first. They are kept as long as the events of its queue, or of its run.
+
+        Args:
+            id: The job's id.
+            attempt: Only lines of this attempt.
+            level: Only lines of this level and above: debug, info, warning or error.
+            after: Id of the last line of the page before.
+            limit: Maximum number of lines.
+        """
+        return self._portal.call(self._facet.logs(id, attempt=attempt, level=level, after=after, limit=limit))
 
     def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Wait for a job to end and return its result. Raise RunFailed if it failed or was cancelled.
@@ -436,7 +906,16 @@ class SyncJobs:
         """
         return self._portal.call(self._facet.result(id, timeout=timeout))
 
-    def retry(self, id: str) -> bool:
+    @overload
+    def retry(self, id: str, *, dry_run: Literal[False] = False, version: int | Preview | None = None) -> bool: ...
+
+    @overload
+    def retry(self, id: str, *, dry_run: Literal[True], version: int | Preview | None = None) -> Preview: ...
+
+    @overload
+    def retry(self, id: str, *, dry_run: bool, version: int | Preview | None = None) -> bool | Preview: ...
+
+    def retry(self, id: str, *, dry_run: bool = False, version: int | Preview | None = None) -> bool | Preview:
         """Put a failed or cancelled job back into its queue and remove its dead letter. Return False if it is neither.
         A job with an order key goes to the end of its key.
 
@@ -444,24 +923,83 @@ class SyncJobs:
 
         Args:
             id: The job's id.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The job's attempt, or a Preview: raise RunMoved if a worker has claimed the job since.
         """
-        return self._portal.call(self._facet.retry(id))
+        return self._portal.call(self._facet.retry(id, dry_run=dry_run, version=version))
 
-    def promote(self, id: str) -> bool:
+    @overload
+    def cancel(
+        self,
+        id: str,
+        reason: str = "cancelled",
+        *,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> bool: ...
+
+    @overload
+    def cancel(
+        self, id: str, reason: str = "cancelled", *, dry_run: Literal[True], version: int | Preview | None = None
+    ) -> Preview: ...
+
+    @overload
+    def cancel(
+        self, id: str, reason: str = "cancelled", *, dry_run: bool, version: int | Preview | None = None
+    ) -> bool | Preview: ...
+
+    def cancel(
+        self, id: str, reason: str = "cancelled", *, dry_run: bool = False, version: int | Preview | None = None
+    ) -> bool | Preview:
+        """Cancel a plain job that has not ended, and its open children. Return False if it has ended.
+
+        A worker that runs it loses its lease: the handler is interrupted as by the cancellation of a run, and nothing
+        of the attempt is recorded. A parent takes the cancellation as a failure of the child. A step belongs to its
+        run: cancel the run instead.
+
+        Args:
+            id: The job's id.
+            reason: Recorded in the `job.cancelled` event, and shown as the job's error.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The job's attempt, or a Preview: raise RunMoved if a worker has claimed the job since.
+        """
+        return self._portal.call(self._facet.cancel(id, reason, dry_run=dry_run, version=version))
+
+    @overload
+    def promote(self, id: str, *, dry_run: Literal[False] = False) -> bool: ...
+
+    @overload
+    def promote(self, id: str, *, dry_run: Literal[True]) -> Preview: ...
+
+    @overload
+    def promote(self, id: str, *, dry_run: bool) -> bool | Preview: ...
+
+    def promote(self, id: str, *, dry_run: bool = False) -> bool | Preview:
         """Make a delayed job due now. Return False if it is not delayed, or is a step that waits.
 
         Args:
             id: The job's id.
+            dry_run: Write nothing, and return a Preview of what would be written.
         """
-        return self._portal.call(self._facet.promote(id))
+        return self._portal.call(self._facet.promote(id, dry_run=dry_run))
 
-    def remove(self, id: str) -> bool:
+    @overload
+    def remove(self, id: str, *, dry_run: Literal[False] = False) -> bool: ...
+
+    @overload
+    def remove(self, id: str, *, dry_run: Literal[True]) -> Preview: ...
+
+    @overload
+    def remove(self, id: str, *, dry_run: bool) -> bool | Preview: ...
+
+    def remove(self, id: str, *, dry_run: bool = False) -> bool | Preview:
         """Delete a plain job that no worker holds. A step belongs to its run: cancel the run instead.
 
         Args:
             id: The job's id.
+            dry_run: Write nothing, and return a Preview of what would be written.
         """
-        return self._portal.call(self._facet.remove(id))
+        return self._portal.call(self._facet.remove(id, dry_run=dry_run))
 
     def children(self, id: str) -> Sequence[ChildView]:
         """Return the children of a job with their results or failures; none if it was not added as a parent.
@@ -502,6 +1040,18 @@ class SyncQueues:
             queue: The queue's name.
         """
         return self._portal.call(self._facet.counts(queue))
+
+    def rates(self, queue: str, *, since: Duration = "1h") -> Sequence[QueueMinute]:
+        """Return what happened to the jobs of a queue, one row for each minute, oldest first. A week is kept.
+
+        Every process counts what it commits and adds it to the store every 5 seconds. A process that is killed loses
+        the counts of its last 5 seconds. Jobs that are added with `tx=` on the same database are not counted.
+
+        Args:
+            queue: The queue's name.
+            since: How far to look back.
+        """
+        return self._portal.call(self._facet.rates(queue, since=since))
 
     def pause(self, queue: str) -> None:
         """Stop handing out jobs of a queue. Running jobs end.
@@ -551,15 +1101,47 @@ class SyncDeadLetters:
         """Return the dead-letter queues that are not empty, with their counts."""
         return self._portal.call(self._facet.queues())
 
-    def list(self, queue: str, *, after: str | None = None, limit: int = 50) -> list[tuple[str, DeadLetter]]:
+    def list(
+        self, queue: str, *, group: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[tuple[str, DeadLetter]]:
         """Return a page of dead letters with their ids, oldest first.
 
         Args:
             queue: The queue whose jobs failed, with or without `-dlq`.
+            group: Only those of this error group; see `groups`.
             after: Id of the last dead letter of the page before.
             limit: Maximum number of dead letters.
         """
-        return self._portal.call(self._facet.list(queue, after=after, limit=limit))
+        return self._portal.call(self._facet.list(queue, group=group, after=after, limit=limit))
+
+    def groups(self, queue: str | None = None, *, limit: int = 50) -> Sequence[ErrorGroup]:
+        """Return the error groups of dead letters, the largest first: those that failed in the same way.
+
+        A group is made of the error's class, its code, its message without numbers and ids, and the function that
+        raised it. The store counts groups in an index; of each group that is returned, one letter is read.
+
+        Args:
+            queue: The queue whose jobs failed, with or without `-dlq`. Default: all queues.
+            limit: Maximum number of groups.
+        """
+        return self._portal.call(self._facet.groups(queue, limit=limit))
+
+    def group(self, id: str) -> ErrorGroup:
+        """Return an error group. If several queues have letters of it, return the largest one.
+
+        Args:
+            id: Id of the group; see `groups`.
+        """
+        return self._portal.call(self._facet.group(id))
+
+    def count(self, queue: str | None = None, *, group: str | None = None) -> int:
+        """Return the number of dead letters, of a queue and an error group.
+
+        Args:
+            queue: The queue whose jobs failed, with or without `-dlq`. Default: all queues.
+            group: Only those of this error group; see `groups`.
+        """
+        return self._portal.call(self._facet.count(queue, group=group))
 
     def get(self, id: str) -> DeadLetter:
         """Return a dead letter, by its id or by the id of the job that failed.
@@ -569,14 +1151,69 @@ class SyncDeadLetters:
         """
         return self._portal.call(self._facet.get(id))
 
-    def redrive(self, id: str, *, input: Any = None) -> RedriveResult:
+    @overload
+    def redrive(
+        self, id: str, *, input: Any = None, dry_run: Literal[False] = False, version: int | Preview | None = None
+    ) -> RedriveResult: ...
+
+    @overload
+    def redrive(
+        self, id: str, *, input: Any = None, dry_run: Literal[True], version: int | Preview | None = None
+    ) -> Preview: ...
+
+    @overload
+    def redrive(
+        self, id: str, *, input: Any = None, dry_run: bool, version: int | Preview | None = None
+    ) -> RedriveResult | Preview: ...
+
+    def redrive(
+        self, id: str, *, input: Any = None, dry_run: bool = False, version: int | Preview | None = None
+    ) -> RedriveResult | Preview:
         """Put one dead letter back to work.
 
         Args:
             id: Id of the dead letter, or of the job that failed.
             input: Another input instead of the recorded one.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        return self._portal.call(self._facet.redrive(id, input=input))
+        return self._portal.call(self._facet.redrive(id, input=input, dry_run=dry_run, version=version))
+
+    @overload
+    def redrive_all(
+        self,
+        queue: str,
+        *,
+        where: Callable[[DeadLetter], bool] | None = None,
+        change: Callable[[Any], Any] | None = None,
+        limit: int | None = None,
+        dry_run: Literal[False] = False,
+        version: Preview | None = None,
+    ) -> RedriveResult: ...
+
+    @overload
+    def redrive_all(
+        self,
+        queue: str,
+        *,
+        where: Callable[[DeadLetter], bool] | None = None,
+        change: Callable[[Any], Any] | None = None,
+        limit: int | None = None,
+        dry_run: Literal[True],
+        version: Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    def redrive_all(
+        self,
+        queue: str,
+        *,
+        where: Callable[[DeadLetter], bool] | None = None,
+        change: Callable[[Any], Any] | None = None,
+        limit: int | None = None,
+        dry_run: bool,
+        version: Preview | None = None,
+    ) -> RedriveResult | Preview: ...
 
     def redrive_all(
         self,
@@ -585,7 +1222,9 @@ class SyncDeadLetters:
         where: Callable[[DeadLetter], bool] | None = None,
         change: Callable[[Any], Any] | None = None,
         limit: int | None = None,
-    ) -> RedriveResult:
+        dry_run: bool = False,
+        version: Preview | None = None,
+    ) -> RedriveResult | Preview:
         """Redrive the dead letters of a queue.
 
         Args:
@@ -593,8 +1232,12 @@ class SyncDeadLetters:
             where: Redrive only those for which this function returns true. Letters without a readable input have None.
             change: Function that returns the new input for a recorded one.
             limit: Maximum number to redrive.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: A Preview: refuse the dead letters whose run has moved on since, and those that are new.
         """
-        return self._portal.call(self._facet.redrive_all(queue, where=where, change=change, limit=limit))
+        return self._portal.call(
+            self._facet.redrive_all(queue, where=where, change=change, limit=limit, dry_run=dry_run, version=version)
+        )
 
     def discard(self, id: str) -> bool:
         """Delete a dead letter for good.
@@ -603,6 +1246,42 @@ class SyncDeadLetters:
             id: Id of the dead letter, or of the job that failed.
         """
         return self._portal.call(self._facet.discard(id))
+
+    @overload
+    def redrive_group(
+        self, group: str, *, input: Any = None, dry_run: Literal[False] = False, version: Preview | None = None
+    ) -> RedriveResult: ...
+
+    @overload
+    def redrive_group(
+        self, group: str, *, input: Any = None, dry_run: Literal[True], version: Preview | None = None
+    ) -> Preview: ...
+
+    @overload
+    def redrive_group(
+        self, group: str, *, input: Any = None, dry_run: bool, version: Preview | None = None
+    ) -> RedriveResult | Preview: ...
+
+    def redrive_group(
+        self, group: str, *, input: Any = None, dry_run: bool = False, version: Preview | None = None
+    ) -> RedriveResult | Preview:
+        """Put the dead letters of an error group back to work, those of all queues.
+
+        Args:
+            group: Id of the group; see `groups`.
+            input: Another input instead of the recorded ones.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: A Preview: refuse the dead letters whose run has moved on since, and those that are new.
+        """
+        return self._portal.call(self._facet.redrive_group(group, input=input, dry_run=dry_run, version=version))
+
+    def discard_group(self, group: str) -> int:
+        """Delete the dead letters of an error group for good, and return how many.
+
+        Args:
+            group: Id of the group; see `groups`.
+        """
+        return self._portal.call(self._facet.discard_group(group))
 
 
 class SyncSchedules:
@@ -681,8 +1360,17 @@ class SyncSchedules:
         """
         return self._portal.call(self._facet.get(id))
 
+    def next_slots(self, id: str, *, count: int = 10) -> Sequence[str]:
+        """Return when a schedule fires next, as ISO times. A paused schedule has no next slot.
+
+        Args:
+            id: Name of the schedule.
+            count: Maximum number of slots, at most 1,000.
+        """
+        return self._portal.call(self._facet.next_slots(id, count=count))
+
     def list(self) -> list[ScheduleView]:
-        """Return all schedules, by id."""
+        """Return all schedules, by id; on Redis also the job schedulers of other programs, marked as `foreign`."""
         return self._portal.call(self._facet.list())
 
     def pause(self, id: str) -> ScheduleView:
@@ -701,13 +1389,26 @@ class SyncSchedules:
         """
         return self._portal.call(self._facet.resume(id))
 
-    def remove(self, id: str) -> bool:
-        """Remove a schedule. Return False if there was none.
+    def remove(self, id: str, *, queue: str | None = None) -> bool:
+        """Remove a schedule, or a job scheduler of another program on Redis. Return False if there was none.
 
         Args:
             id: Name of the schedule.
+            queue: Remove the job scheduler of another program in this queue. Default: one of ours, or else the only
+                one of that name.
         """
-        return self._portal.call(self._facet.remove(id))
+        return self._portal.call(self._facet.remove(id, queue=queue))
+
+    def deactivate(self, flow: str | Callable[..., Any]) -> Sequence[str]:
+        """Stop all schedules of a flow, and return their ids. Runs they have started continue.
+
+        Those that were added are removed. Those that the code declares are paused, because a worker would add them
+        again; `resume` starts them again.
+
+        Args:
+            flow: A flow's name, or the function marked with `@flow`.
+        """
+        return self._portal.call(self._facet.deactivate(cast(Any, flow)))
 
     def run_now(self, id: str) -> str:
         """Start what a schedule starts, now and besides its slots, and return the id of the run or the job.
@@ -726,27 +1427,173 @@ class SyncWaits:
         self._facet = facet
 
     def list(
-        self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 50
+        self,
+        *,
+        run: str | None = None,
+        kind: str | None = None,
+        state: str = "pending",
+        since: datetime | Duration | None = None,
+        until: datetime | Duration | None = None,
+        before: str | None = None,
+        limit: int = 50,
     ) -> list[WaitView]:
-        """Return a page of pending waits, in the order of their ids.
+        """Return a page of waits in one state, newest first.
 
         Args:
             run: Only waits of this run.
-            kind: Only waits of this kind: time, event or trigger.
-            after: Id of the last wait of the page before.
+            kind: Only waits of this kind: time, event, trigger or call.
+            state: pending, resolved, expired or cancelled; `fired` lists the triggers that were fired. Without a run,
+                a state other than pending lists triggers only.
+            since: Only waits registered since a datetime, or within a duration such as "1h".
+            until: Only waits registered before a datetime, or longer ago than a duration.
+            before: Id of the last wait of the page before.
             limit: Maximum number of waits.
         """
-        return self._portal.call(self._facet.list(run=run, kind=kind, after=after, limit=limit))
+        return self._portal.call(
+            self._facet.list(run=run, kind=kind, state=state, since=since, until=until, before=before, limit=limit)
+        )
 
-    def fire(self, token: str, data: Any = None, *, signature: Signature | None = None) -> str:
+    def get(self, id: str) -> WaitView:
+        """Return a wait, pending or not, with what it was resolved with. Raise UnknownWait if there is none.
+
+        Args:
+            id: The wait's id, as `app.waits.list` returns it.
+        """
+        return self._portal.call(self._facet.get(id))
+
+    @overload
+    def resolve(
+        self,
+        id: str,
+        data: Any = None,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> str: ...
+
+    @overload
+    def resolve(
+        self,
+        id: str,
+        data: Any = None,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    def resolve(
+        self,
+        id: str,
+        data: Any = None,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: bool,
+        version: int | Preview | None = None,
+    ) -> str | Preview: ...
+
+    def resolve(
+        self,
+        id: str,
+        data: Any = None,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> str | Preview:
+        """Resolve a pending wait by hand and return the id of the run that resumes.
+
+        It ends a sleep, gives an event wait the data as its event, or fires a trigger. It is recorded as manual. The
+        data of an event is not compared with `match` and `where`.
+
+        Args:
+            id: The wait's id, as `app.waits.list` returns it.
+            data: The data of the event, or what the trigger is fired with: any JSON value.
+            reason: Why, for the record.
+            by: Who did it, for the record.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
+        """
+        return self._portal.call(self._facet.resolve(id, data, reason=reason, by=by, dry_run=dry_run, version=version))
+
+    @overload
+    def cancel(
+        self,
+        id: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> str: ...
+
+    @overload
+    def cancel(
+        self,
+        id: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    def cancel(
+        self,
+        id: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: bool,
+        version: int | Preview | None = None,
+    ) -> str | Preview: ...
+
+    def cancel(
+        self,
+        id: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> str | Preview:
+        """Cancel a pending wait and return the id of the run that resumes. The wait raises WaitCancelled there.
+
+        Args:
+            id: The wait's id, as `app.waits.list` returns it.
+            reason: Why, for the record.
+            by: Who did it, for the record.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
+        """
+        return self._portal.call(self._facet.cancel(id, reason=reason, by=by, dry_run=dry_run, version=version))
+
+    def fire(
+        self,
+        token: str,
+        data: Any = None,
+        *,
+        signature: Signature | None = None,
+        source: str = "app",
+        ip: str | None = None,
+    ) -> str:
         """Fire a trigger and return the id of the run that it resumes. A token works once.
 
         Args:
             token: The trigger's token, or its URL.
             data: What the waiting step receives: any JSON value. Leave it out of a signed call.
             signature: The signature of the call, for triggers that require one. The step receives its body.
+            source: Where the call came from, such as `http`; recorded with the event `trigger.fired`.
+            ip: Address of the caller; recorded with the event `trigger.fired`.
         """
-        return self._portal.call(self._facet.fire(token, data, signature=signature))
+        return self._portal.call(self._facet.fire(token, data, signature=signature, source=source, ip=ip))
 
     def sign(self, token: str, data: Any = None) -> Signature:
         """Sign a call of a trigger, with the secret in the environment variable that the trigger names.
@@ -766,6 +1613,87 @@ class SyncWaits:
         return self._portal.call(self._facet.token(id))
 
 
+class SyncWebhooks:
+    """`Webhooks` without an event loop: each call waits for its answer."""
+
+    def __init__(self, portal: Portal, facet: Webhooks) -> None:
+        self._portal = portal
+        self._facet = facet
+
+    def register(
+        self,
+        path: str,
+        *,
+        flow: str | None = None,
+        event: str | None = None,
+        method: str | Sequence[str] = "POST",
+        schema: Mapping[str, Any] | None = None,
+        signed: str | None = None,
+        key_header: str = KEY_HEADER,
+    ) -> Webhook:
+        """Register a webhook, or replace the one with this path, and return it.
+
+        Args:
+            path: Its path, such as "shop/orders".
+            flow: The flow that each call starts, with the body as its input.
+            event: Or the kind of event that each call emits globally, with the body as its data.
+            method: The HTTP method it accepts, or a list of methods.
+            schema: JSON schema the body must match.
+            signed: Environment variable with the secret that callers sign with, as in Standard Webhooks.
+            key_header: Header with the idempotency key of a call. The signed id `webhook-id` goes first.
+        """
+        return self._portal.call(
+            self._facet.register(
+                path, flow=flow, event=event, method=method, schema=schema, signed=signed, key_header=key_header
+            )
+        )
+
+    def list(self) -> list[Webhook]:
+        """Return all webhooks, by path: those of the store, and those that the loaded code declares.
+
+        One whose record is damaged has `unreadable`."""
+        return self._portal.call(self._facet.list())
+
+    def get(self, path: str) -> Webhook:
+        """Return a webhook. Raise UnknownWebhook if there is none.
+
+        Args:
+            path: Its path.
+        """
+        return self._portal.call(self._facet.get(path))
+
+    def remove(self, path: str) -> bool:
+        """Remove a webhook from the store. Return False if there is none; a declared one is removed in the code.
+
+        Args:
+            path: Its path.
+        """
+        return self._portal.call(self._facet.remove(path))
+
+    def receive(
+        self,
+        path: str,
+        method: str = "POST",
+        headers: Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]] = (),
+        body: bytes = b"",
+        *,
+        source: str = "app",
+        ip: str | None = None,
+    ) -> WebhookReceipt:
+        """Receive a call: validate it, record it as `webhook.received`, and start the run or emit the event, all in
+        one commit. A call with an idempotency key that was used before changes nothing.
+
+        Args:
+            path: The webhook's path.
+            method: The HTTP method of the call.
+            headers: The call's headers: a mapping, or pairs as in ASGI.
+            body: The call's body as received: JSON or a form.
+            source: Where the call came from, such as `http`; recorded.
+            ip: Address of the caller; recorded.
+        """
+        return self._portal.call(self._facet.receive(path, method, headers, body, source=source, ip=ip))
+
+
 class SyncEvents:
     """`Events` without an event loop: each call waits for its answer."""
 
@@ -774,8 +1702,16 @@ class SyncEvents:
         self._facet = facet
 
     def emit(
-        self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
-    ) -> bool | None:
+        self,
+        kind: str,
+        data: Any = None,
+        *,
+        run: str | None = None,
+        key: str | None = None,
+        tx: Any = None,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> bool | Preview | None:
         """Emit an event, globally or to one run. Return False if its key was used before: then nothing is emitted.
 
         It resolves the waits that match it, also those that are registered later, and starts what listens to it. With
@@ -787,9 +1723,14 @@ class SyncEvents:
             run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
             key: Idempotency key; an event with a key that was used before is not emitted.
             tx: A connection or session of your own; the event is emitted when its transaction commits.
+            dry_run: Write nothing, and return a Preview: the event, and the steps of the run that it would start.
+                Waits and flows that it would reach later are not part of it.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
         with self._portal.transaction(tx) as sink:
-            return self._portal.call(self._facet.emit(kind, data, run=run, key=key, tx=sink))
+            return self._portal.call(
+                self._facet.emit(kind, data, run=run, key=key, tx=sink, dry_run=dry_run, version=version)
+            )
 
     def append(
         self,
@@ -855,6 +1796,44 @@ class SyncEvents:
             after: Id of the last event seen. Default: from the beginning.
         """
         return self._portal.iterate(self._facet.subscribe(stream, after=after))
+
+    def streams(self, type: str, *, before: str | None = None, limit: int = 50) -> list[StreamView]:
+        """Return the streams of a type, the last created first.
+
+        Args:
+            type: flow, trigger, webhook, entity, queue, or another kind of runs.
+            before: Name of the last stream of the page before.
+            limit: Maximum number of streams.
+        """
+        return self._portal.call(self._facet.streams(type, before=before, limit=limit))
+
+    def state(self, type: str, id: str, reducer: Callable[[Any, Event], Any] | None = None, initial: Any = None) -> Any:
+        """Fold a stream of any type into its state.
+
+        The state is kept for a minute since its last use, so that the next call reads and folds only new events. It is
+        never returned without a look at the store.
+
+        Args:
+            type: Type of the stream: flow, trigger, webhook, entity, queue, or another kind of runs.
+            id: Id of the stream.
+            reducer: Function of the state and an event that returns the next state. Default: the run's view for runs,
+                as `app.runs.get` shows it, and a `TriggerView` for triggers.
+            initial: The state of an empty stream: any JSON value.
+        """
+        return self._portal.call(self._facet.state(type, id, reducer, initial))
+
+    def feed(self, *, after: str | None = None, follow: bool = False) -> Iterator[FeedItem]:
+        """Iterate over all events of all streams in the order of their commits, each with its stream and its cursor.
+
+        No event is left out, however many processes write: a reader that saves the cursor of the last item it has
+        handled continues there. Events that retention has removed meanwhile are missing. Only the store that
+        returned a cursor can read it.
+
+        Args:
+            after: Cursor of the last item seen, or "latest" for new events only. Default: from the first event.
+            follow: Wait for new events instead of ending.
+        """
+        return self._portal.iterate(self._facet.feed(after=after, follow=follow))
 
     def on_kind(self, kind: str, handler: Subscriber) -> Unsubscribe:
         """Call a function for every event of a kind, in any stream, from now on. Return a function that stops it.
@@ -939,6 +1918,242 @@ class SyncAppState:
         return self._portal.call(self._facet.patch(key, change, ttl=ttl))
 
 
+class SyncTokens:
+    """`Tokens` without an event loop: each call waits for its answer."""
+
+    def __init__(self, portal: Portal, facet: Tokens) -> None:
+        self._portal = portal
+        self._facet = facet
+
+    def add(self, name: str, role: Role = "viewer", *, expires: Duration | None = None) -> tuple[Token, str]:
+        """Create a token. Return it with its text, which is stored nowhere.
+
+        Args:
+            name: Who will use it; commands record this name.
+            role: "viewer" reads, "operator" also acts on runs and jobs, "admin" does everything.
+            expires: How long it is valid, such as "30d". Default: until it is revoked.
+        """
+        return self._portal.call(self._facet.add(name, role, expires=expires))
+
+    def list(self) -> list[Token]:
+        """Return all tokens, by id. One whose record is damaged has `unreadable`."""
+        return self._portal.call(self._facet.list())
+
+    def revoke(self, id: str) -> Token:
+        """Revoke a token. Servers refuse it within five seconds.
+
+        Args:
+            id: Id of the token, as `list` returns it.
+        """
+        return self._portal.call(self._facet.revoke(id))
+
+    def exist(self) -> bool:
+        """Return whether there is a token: without one, only loopback may call the API."""
+        return self._portal.call(self._facet.exist())
+
+    def check(self, text: str) -> Caller | None:
+        """Return the caller that a token belongs to, or None if it is invalid or expired.
+
+        Args:
+            text: The text of the token.
+        """
+        return self._portal.call(self._facet.check(text))
+
+    def issue_ticket(self, caller: Caller) -> str:
+        """Return a ticket: it opens one stream or socket within 30 s, from a browser that cannot send headers.
+
+        Args:
+            caller: Who will use it.
+        """
+        return self._portal.call(self._facet.issue_ticket(caller))
+
+    def take_ticket(self, ticket: str) -> Caller | None:
+        """Use a ticket up. Return its caller, or None if it is unknown, used or expired.
+
+        Args:
+            ticket: The text of the ticket.
+        """
+        return self._portal.call(self._facet.take_ticket(ticket))
+
+
+class SyncFlows:
+    """`Flows` without an event loop: each call waits for its answer."""
+
+    def __init__(self, portal: Portal, facet: Flows) -> None:
+        self._portal = portal
+        self._facet = facet
+
+    def list(self) -> list[dict[str, Any]]:
+        """Return all flows: name, version, first step, the kinds they accept, and their steps."""
+        return self._facet.list()
+
+    def get(self, flow: str | Callable[..., Any]) -> dict[str, Any]:
+        """Return one flow. Raise UnknownFlow if there is none.
+
+        Args:
+            flow: A flow's name, or the function marked with `@flow`.
+        """
+        return self._facet.get(cast(Any, flow))
+
+    def diagram(self, flow: str | Callable[..., Any]) -> dict[str, Any]:
+        """Return a flow as a graph, `{"nodes": […], "edges": […]}`, as `penstock diagram --json` prints it.
+
+        A node has `id`, `type` (`step` or `await-step`), `emits`, `subscriptions` and, if the step declares a wait,
+        `await` with its `type`, `eventKind` and `timeout`. An edge has `from`, `to`, `label` (the kind of event),
+        `type` (`emit` or `await`) and, where they apply, `condition` (the text of `when`) and `timeout`. Times are
+        milliseconds. A flow that a step calls or starts is a node of type `flow`, with an edge of type `call`; it is
+        found in the step's source, if `ctx.call` has its name or its function there.
+
+        Args:
+            flow: A flow's name, or the function marked with `@flow`.
+        """
+        return self._facet.diagram(cast(Any, flow))
+
+
+class SyncDags:
+    """`Dags` without an event loop: each call waits for its answer."""
+
+    def __init__(self, portal: Portal, facet: Dags) -> None:
+        self._portal = portal
+        self._facet = facet
+
+    def register(self, dag: Dag | Mapping[str, Any] | str | bytes, *, notes: str = "") -> DagSummary:
+        """Check a definition and store it as the next version. The same definition again stores nothing.
+
+        Raise DagInvalid with every mistake: unknown fields and nodes, a cycle, a type without an executor, a config
+        that does not fit its executor.
+
+        Args:
+            dag: What `DagBuilder.build()` returns, a mapping, or JSON text.
+            notes: What has changed, for people.
+        """
+        return self._portal.call(self._facet.register(dag, notes=notes))
+
+    def check(self, dag: Dag | Mapping[str, Any] | str | bytes) -> list[DagWarning]:
+        """Check a definition without storing it, and return its warnings. Raise DagInvalid with every mistake.
+
+        Args:
+            dag: What `DagBuilder.build()` returns, a mapping, or JSON text.
+        """
+        return self._facet.check(dag)
+
+    def get(self, id: str, *, version: int | None = None) -> Dag:
+        """Return a definition. Raise UnknownDag if it is not registered.
+
+        Args:
+            id: The dag's id.
+            version: Which version. Default: the newest.
+        """
+        return self._portal.call(self._facet.get(id, version=version))
+
+    def describe(self, id: str) -> DagSummary:
+        """Return a dag's title, whether it is active, and its versions. Raise UnknownDag if it is not registered.
+
+        Args:
+            id: The dag's id.
+        """
+        return self._portal.call(self._facet.describe(id))
+
+    def list(self) -> list[DagSummary]:
+        """Return all dags, by id."""
+        return self._portal.call(self._facet.list())
+
+    def compare(self, id: str, old: int, new: int) -> DagComparison:
+        """Return what has changed from one version to another.
+
+        Args:
+            id: The dag's id.
+            old: The first version.
+            new: The second version.
+        """
+        return self._portal.call(self._facet.compare(id, old, new))
+
+    def diagram(self, id: str, *, version: int | None = None) -> dict[str, Any]:
+        """Return a dag as a graph, `{"nodes": […], "edges": […]}`. A node has `id` and `type`, an edge `from` and `to`.
+
+        Args:
+            id: The dag's id.
+            version: Which version. Default: the newest.
+        """
+        return self._portal.call(self._facet.diagram(id, version=version))
+
+    def of_run(self, run: str) -> tuple[Dag, int]:
+        """Return the definition that a run was started with, and its version.
+
+        Args:
+            run: The run's id.
+        """
+        return self._portal.call(self._facet.of_run(run))
+
+    def deactivate(self, id: str) -> bool:
+        """Deactivate a dag: no more runs of it start; those that have started go on. Return False if it is already.
+
+        Args:
+            id: The dag's id.
+        """
+        return self._portal.call(self._facet.deactivate(id))
+
+    def activate(self, id: str) -> bool:
+        """Activate a dag that was deactivated. Return False if it is active already.
+
+        Args:
+            id: The dag's id.
+        """
+        return self._portal.call(self._facet.activate(id))
+
+    def start(
+        self,
+        id: str,
+        input: Any = None,
+        *,
+        version: int | None = None,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> SyncRun[Any]:
+        """Start a run of a dag and return its handle. `app.start` does the same with the newest version.
+
+        Args:
+            id: The dag's id.
+            input: What its first nodes receive: any JSON value, dataclass, msgspec or pydantic model.
+            version: Which version. Default: the newest.
+            key: Idempotency key. It becomes the run's id; a key that exists starts nothing.
+            correlation_id: Stored with every event of the run. Default: the run's id.
+            priority: Of the run's nodes; lower runs first.
+            delay: How long to wait before the first nodes are due, such as "10m".
+            at: When the first nodes are due, a datetime with a time zone. Instead of `delay`.
+            tags: Names and values to find the run by: `app.runs.list(tags=...)`.
+        """
+        return SyncRun(
+            self._portal,
+            self._portal.call(
+                self._facet.start(
+                    id,
+                    input,
+                    version=version,
+                    key=key,
+                    correlation_id=correlation_id,
+                    priority=priority,
+                    delay=delay,
+                    at=at,
+                    tags=tags,
+                )
+            ),
+        )
+
+    def retry(self, run: str, *, node: str | None = None) -> Sequence[str]:
+        """Run the failed nodes of a run again, and return their new jobs. Nodes that completed are not run again.
+
+        Args:
+            run: The run's id.
+            node: Only this node. Default: every failed one.
+        """
+        return self._portal.call(self._facet.retry(run, node=node))
+
+
 class SyncShortcuts:
     """The methods that App has itself. Each call waits for its answer."""
 
@@ -952,16 +2167,36 @@ class SyncShortcuts:
         raise NotImplementedError
 
     @overload
-    def start(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> str: ...
+    def start(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> SyncRun[Any]: ...
 
     @overload
-    def start(self, flow: NoInput, input: None = None, **options: Unpack[StartOptions]) -> str: ...
+    def start(
+        self, flow: NoInput[Coroutine[Any, Any, R]], input: None = None, **options: Unpack[StartOptions]
+    ) -> SyncRun[R]: ...
 
     @overload
-    def start(self, flow: Callable[[I, Any], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
+    def start(
+        self, flow: Callable[[I, Any], Coroutine[Any, Any, R]], input: I, **options: Unpack[StartOptions]
+    ) -> SyncRun[R]: ...
 
     @overload
-    def start(self, flow: Callable[[I], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
+    def start(
+        self, flow: Callable[[I], Coroutine[Any, Any, R]], input: I, **options: Unpack[StartOptions]
+    ) -> SyncRun[R]: ...
+
+    @overload
+    def start(self, flow: NoInput[R], input: None = None, **options: Unpack[StartOptions]) -> SyncRun[R]: ...
+
+    @overload
+    def start(self, flow: Callable[[I, Any], R], input: I, **options: Unpack[StartOptions]) -> SyncRun[R]: ...
+
+    @overload
+    def start(self, flow: Callable[[I], R], input: I, **options: Unpack[StartOptions]) -> SyncRun[R]: ...
+
+    @overload
+    def start(
+        self, flow: str | Callable[..., Any], input: Any = None, *, result: type[R], **options: Unpack[StartOptions]
+    ) -> SyncRun[R]: ...
 
     def start(
         self,
@@ -974,9 +2209,10 @@ class SyncShortcuts:
         delay: Duration | None = None,
         at: datetime | None = None,
         tags: Mapping[str, str] | None = None,
+        result: Any = None,
         tx: Any = None,
-    ) -> str:
-        """Start a run of a flow and return its id. Short for `app.runs.start`.
+    ) -> SyncRun[Any]:
+        """Start a run of a flow and return its handle: its id, with methods. Short for `app.runs.start`.
 
         Args:
             flow: A flow's name, or the function marked with `@flow`.
@@ -987,21 +2223,27 @@ class SyncShortcuts:
             delay: How long to wait before the first step is due, such as "10m".
             at: When the first step is due, a datetime with a time zone. Instead of `delay`.
             tags: Names and values to find the run by: `app.runs.list(tags=...)`.
+            result: Type of the run's result, for `run.result()`. Default: what the function returns, if it is the
+                flow's only step.
             tx: A connection or session of your own; the run starts when its transaction commits.
         """
         with self._portal.transaction(tx) as sink:
-            return self._portal.call(
-                self.app.start(
-                    cast(Any, flow),
-                    input,
-                    key=key,
-                    correlation_id=correlation_id,
-                    priority=priority,
-                    delay=delay,
-                    at=at,
-                    tags=tags,
-                    tx=sink,
-                )
+            return SyncRun(
+                self._portal,
+                self._portal.call(
+                    self.app.start(
+                        cast(Any, flow),
+                        input,
+                        key=key,
+                        correlation_id=correlation_id,
+                        priority=priority,
+                        delay=delay,
+                        at=at,
+                        tags=tags,
+                        result=result,
+                        tx=sink,
+                    )
+                ),
             )
 
     def emit(
@@ -1088,6 +2330,10 @@ class SyncShortcuts:
             timeout: Raise WaitTimeout after this long.
         """
         return self._portal.call(self.app.result(id, timeout=timeout))
+
+    def check_bridges(self) -> Sequence[BridgeView]:
+        """Return the open bridges of this App, and whether the system of each one answers."""
+        return self._portal.call(self.app.check_bridges())
 
     def diagnose(self) -> Sequence[Check]:
         """Check settings, worker files, store, clock, disk, queues and dead letters, as `penstock doctor` does."""

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
-from ..commit.command_sink import CommandSink, TransactionSink
+from ..commit.command_sink import CommandSink, DirectSink, TransactionSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.arguments import check_event_key
+from ..core.argument_checks import check_event_key
 from ..core.errors import ConfigError, StoreError
 from ..core.events import check_kind
 from ..core.ids import check_id
 from ..core.payload import pack, unpack
 from ..flows.engine import FlowEngine
-from ..flows.run_commands import FlowCommands, RunClosed
+from ..flows.run_commands import FlowCommands, OtherKind, RunClosed
 from ..ports.store import DatabaseIdentity, Enlists, RunRow
 from ..ports.unit import DELIVERIES, EMIT, FLOW, NewJob, Unit
 from ..transactions.enlist import TransactionWriter
-from ..worker.engines import Engines, RunCommands
+from ..worker.engines import Engines
 from ..worker.outcomes import pack_record
 from .advice import Advice
 from .enqueuer import JobEnqueuer
 from .events import EventAppender
 from .run_starter import RunStarter
+
+T = TypeVar("T")
 
 
 class Writers:
@@ -34,7 +35,7 @@ class Writers:
         runtime = engine.runtime
         self.commands = FlowCommands(engine, sink)
         self.events = EventAppender(runtime, sink)
-        self.runs = RunStarter(runtime, self.commands, advice)
+        self.runs = RunStarter(runtime, self.commands, engines, sink, advice)
         self.jobs = JobEnqueuer(runtime, sink, advice)
         self._store = runtime.store
         self._sink = sink
@@ -53,13 +54,10 @@ class Writers:
 
     async def emit_to_run(self, run: str, kind: str, data: Any, key: str | None) -> bool:
         """Emit an event to one run now, by the commands of its engine. Return False if its key was used before."""
-        return await (await self._commands_of(run)).emit(run, kind, data, key=key)
-
-    async def _commands_of(self, run: str) -> RunCommands:
-        if len(self._engines.run_kinds) == 1:  # no need to read the run
-            return self.commands
-        row = await self._find_run(check_id(run, "run id"))
-        return self.commands if row is None or row.kind == FLOW else self._engines.of_run(row).commands
+        try:
+            return await self.commands.emit(run, kind, data, key=key)
+        except OtherKind as problem:  # most runs are of flows: they are not read twice
+            return await self._engines.of_run_kind(problem.kind).commands.emit(run, kind, data, key=key)
 
     async def _emit_by_job(self, run: str, kind: str, data: Any, key: str | None) -> None:
         """Enqueue a job that emits the event after the transaction has committed.
@@ -100,21 +98,23 @@ class Transactions:
     def __init__(self, runtime: Runtime, make: Callable[[CommandSink], Writers]) -> None:
         self._store = runtime.store
         self.writers_to = make
-        self.direct = make(runtime.committer)
+        self.direct = make(DirectSink(runtime.committer))
         self._transaction = TransactionWriter(runtime.store, runtime.bodies.namespace, self._identify_database)
 
-    @asynccontextmanager
-    async def writers(self, tx: Any) -> AsyncIterator[Writers]:
-        """Yield the writers of one call. With a `tx`, their units are in that transaction when the block ends."""
-        if tx is None:
-            yield self.direct
-            return
+    def write(self, tx: Any, command: Callable[[Writers], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
+        """Call a command with the writers of one call. With a `tx`, its units are in that transaction afterwards."""
+        return command(self.direct) if tx is None else self._write_in(tx, command)
+
+    async def _write_in(self, tx: Any, command: Callable[[Writers], Coroutine[Any, Any, T]]) -> T:
         sink = tx if isinstance(tx, TransactionSink) else TransactionSink()
-        yield self.writers_to(sink)
+        result = await command(self.writers_to(sink))
         if sink is not tx:
             await self._transaction.write(tx, sink.units)
+        return result
 
     async def _identify_database(self, fresh: bool) -> DatabaseIdentity:
         if not isinstance(self._store, Enlists):
-            raise ConfigError("this store is not in a database that other programs can connect to")
+            raise ConfigError(
+                "tx= requires a store that is a SQLite file or a Postgres database; this store is neither"
+            )
         return await self._store.database_identity(fresh=fresh)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -10,9 +10,11 @@ import msgspec
 from ..core.clock import to_iso
 from ..core.errors import UnreadableJob, UnreadableRecord
 from ..core.payload import show_stored, unpack_stored
-from ..ports.store import ChildState, JobRow, RunRow, ScheduleRow
+from ..ports.monitoring import WorkerRow
+from ..ports.store import ChildState, ForeignSchedule, JobRow, RunRow, ScheduleRow
 from ..ports.unit import JobState
 from ..schedules.spec import decode_spec, decode_target
+from ..worker.presence import UnreadableFacts, read_facts
 
 MAX_STACK_LINES = 12
 
@@ -37,6 +39,10 @@ class RunSummary(msgspec.Struct, frozen=True, rename="camel"):
     kind: str = "flow"
     waits_for: list[str] = []  # of a waiting run: what its steps wait for and until when
     unreadable: str | None = None  # why its record cannot be read
+    parent: str | None = None  # the run that started it
+    root: str | None = None  # the first run of that chain
+    depth: int = 0  # how many runs wait for it, one above the other
+    is_called: bool = False  # whether its parent waits for it
 
 
 class JobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -101,20 +107,89 @@ class ScheduleView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     next_at: str | None = None
     last_at: str | None = None
     unreadable: str | None = None  # why its times or its target are missing
+    foreign: bool = False  # a job scheduler of another program: it can be listed and removed, and not changed
 
 
-class QueueView(msgspec.Struct, frozen=True):
+class WorkerView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A worker that is alive: where it runs, what it works on, and the code it has loaded."""
+
+    id: str
+    name: str  # as in events and logs
+    host: str
+    pid: int
+    version: str  # of Penstock
+    fingerprint: str  # of its handlers: workers with the same code have the same one
+    queues: list[str]
+    slots: int  # handlers it runs at once
+    busy: int  # slots in use, at the last report
+    started_at: str
+    last_seen_at: str
+    handlers: dict[str, str] = {}  # the fingerprint of each handler
+    is_scoped: bool = False  # it works only on some runs: `penstock run`
+    unreadable: str | None = None  # why the rest is missing: another version wrote the report
+
+
+class StreamView(msgspec.Struct, frozen=True, rename="camel"):
+    """A stream of events."""
+
+    name: str
+    type: str
+    id: str
+    events: int  # sequence of its last event: retention may have removed the first ones
+    last_event_at: str
+
+
+class JobPage(list[JobView]):
+    """A page of jobs.
+
+    Attributes:
+        cursor: Pass it as `after` to get the next page. None if there is no further job.
+        is_cut: Whether the look-up by name stopped before the page was full; the next page continues it.
+    """
+
+    def __init__(self, jobs: Iterable[JobView] = (), cursor: str | None = None, is_cut: bool = False) -> None:
+        super().__init__(jobs)
+        self.cursor = cursor
+        self.is_cut = is_cut
+
+
+class QueueView(msgspec.Struct, frozen=True, rename="camel"):
     """A queue and its number of jobs in each state."""
 
     name: str
     paused: bool
     counts: dict[str, int]
+    oldest_at: str | None = None  # since when the job that is next in line waits
+    age_ms: int = 0  # how long that is
+
+
+class QueueMinute(msgspec.Struct, frozen=True):
+    """What happened to the jobs of a queue in one minute."""
+
+    at: str  # the start of the minute
+    added: int = 0
+    completed: int = 0
+    failed: int = 0  # for good
+    retried: int = 0  # attempts that failed, with another one to come
 
 
 def run_summary(row: RunRow, waits_for: Sequence[str] = (), unreadable: str | None = None) -> RunSummary:
     """Return the list entry of a run."""
     times = to_iso(row.created), to_iso(row.updated)
-    return RunSummary(row.id, row.flow, row.status, row.closed, *times, row.kind, list(waits_for), unreadable)
+    return RunSummary(
+        row.id,
+        row.flow,
+        row.status,
+        row.closed,
+        *times,
+        row.kind,
+        list(waits_for),
+        unreadable,
+        row.parent,
+        row.root,
+        row.depth,
+        row.call is not None,
+    )
 
 
 def job_view(row: JobRow) -> JobView:
@@ -147,6 +222,17 @@ def job_view(row: JobRow) -> JobView:
         waits_for=row.waits_for,
         unreadable=unreadable,
     )
+
+
+def worker_view(row: WorkerRow) -> WorkerView:
+    """Return a worker as it last reported itself."""
+    facts, seen = read_facts(row), to_iso(row.seen)
+    if isinstance(facts, UnreadableFacts):
+        return WorkerView(row.id, "", "", 0, "", "", [], 0, 0, "", seen, unreadable=facts.problem)
+    return WorkerView(
+        row.id, facts.name, facts.host, facts.pid, facts.version, facts.fingerprint, list(facts.queues), facts.slots,
+        facts.busy, to_iso(facts.started), seen, facts.handlers, facts.is_scoped,
+    )  # fmt: skip
 
 
 def read_error(data: bytes) -> dict[str, Any]:
@@ -186,6 +272,24 @@ def schedule_view(row: ScheduleRow) -> ScheduleView:
         fired=row.fired,
         next_at=_time(row.next),
         last_at=_time(row.last),
+    )
+
+
+def foreign_schedule_view(row: ForeignSchedule) -> ScheduleView:
+    """Return a schedule of another program."""
+    return ScheduleView(
+        id=row.id,
+        queue=row.queue,
+        name=row.name or None,
+        input=_value(row.data),
+        every_ms=row.every_ms,
+        cron=row.cron,
+        tz=row.tz or "UTC",
+        end=row.end,
+        limit=row.limit,
+        fired=row.fired,
+        next_at=_time(row.next),
+        foreign=True,
     )
 
 

@@ -8,12 +8,13 @@ import os
 import random
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
+from .. import __version__
 from ..commit.runtime import Runtime
-from ..core.arguments import check_arguments, check_count
+from ..core.argument_checks import check_arguments, check_count
 from ..core.errors import ConfigError, StoreError, UnknownQueue
 from ..core.ids import check_id, check_name
 from ..flows.start_on import StartOnWaits
@@ -22,16 +23,21 @@ from ..ports.bridge import Bridge
 from ..ports.runner import Runner
 from ..ports.store import Retention
 from ..ports.unit import DELIVERIES, Claim, ClaimFilter
+from ..runners.by_name import RunnersByName
 from ..runners.inprocess import InProcessRunner
+from ..runners.process.options import ProcessOptions
+from ..runners.process.runner import ProcessRunner
 from ..settings import Settings
 from ..worker.capacity import QueueLimits
 from ..worker.outcomes import Work
+from ..worker.presence import PresenceReporter, WorkerFacts
 from ..worker.work_scope import WorkScope
 from ..worker.worker import Worker
 from .arguments import check_list
 from .gc_tuning import reduce_collections
 from .schedule_service import ScheduleService
 from .store_urls import is_read_only
+from .views import WorkerView, worker_view
 
 log = logging.getLogger("penstock.worker")
 FIRST_RESTART_PAUSE_S, MAX_RESTART_PAUSE_S = 1.0, 60.0
@@ -85,6 +91,7 @@ class Workers:
         bridges: Sequence[Bridge] = (),
         file_bridges: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         make_runner: RunnerFactory | None = None,
+        runner_factories: Mapping[str, Callable[[], Runner]] | None = None,
     ) -> None:
         self._runtime = runtime
         self._store = runtime.store
@@ -98,11 +105,21 @@ class Workers:
         self._bridges = bridges
         self._file_bridges = file_bridges
         self._make_runner = make_runner or InProcessRunner
+        self._runner_factories: dict[str, Callable[[], Runner]] = {
+            "process": lambda: ProcessRunner(ProcessOptions.read(settings)),
+            **(runner_factories or {}),
+        }
         self._worker: Worker | None = None
+        self._presence: PresenceReporter | None = None
         self._requested: tuple[Sequence[str], int] = ((), 1)
         self._ended = asyncio.Event()
         self._ended.set()
         self._closed = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a worker runs in this process."""
+        return self._worker is not None
 
     async def run(
         self,
@@ -138,7 +155,7 @@ class Workers:
         concurrency = check_count(concurrency, "concurrency") if concurrency is not None else None
         scope = WorkScope([check_id(run, "run id") for run in check_list(runs, "runs")]) if runs is not None else None
         self._requested = queues or settings.queues, concurrency or settings.concurrency
-        runner = self._make_runner(max(settings.threads, concurrency or settings.concurrency))
+        runner = self._open_runners(max(settings.threads, concurrency or settings.concurrency))
         worker = Worker(
             name=name,
             runtime=self._runtime,
@@ -149,11 +166,17 @@ class Workers:
             lease_ms=settings.lease,
             grace=settings.grace / 1000,
             max_crashes=settings.max_crashes,
+            max_calls=settings.call_concurrency,
             scope=scope,
         )
         self._worker = worker
         self._ended.clear()
-        background = [start_service(self._register_start_on, "penstock-start-on")]
+        presence = PresenceReporter(self._store, self._outages, self._facts_collector(worker))
+        self._presence = presence
+        background = [
+            start_service(self._register_start_on, "penstock-start-on"),
+            start_service(presence.run, "penstock-presence"),
+        ]
         if scope is None:
             background += [
                 start_service(self._schedules.scheduler.run, "penstock-scheduler"),
@@ -165,12 +188,50 @@ class Workers:
                 with reduce_collections():
                     await self._until_stopped(worker)
         finally:
-            for task in background:
-                task.cancel()
-            await asyncio.wait(background)
-            await runner.close()
-            self._worker = None
-            self._ended.set()
+            self._presence = None
+            try:
+                for task in background:
+                    task.cancel()
+                await asyncio.wait(background)
+                await presence.remove()
+            finally:  # a caller that is cancelled here must not leave `close` waiting for ever
+                self._worker = None
+                self._ended.set()
+                await runner.close()
+
+    def _open_runners(self, threads: int) -> RunnersByName:
+        return RunnersByName(self._make_runner(threads), self._runner_factories)
+
+    async def list(self) -> Sequence[WorkerView]:
+        """Return the workers that are alive, of all processes on this store.
+
+        A worker reports itself every 5 seconds. It leaves the list when it stops, and 30 seconds after its last report
+        if it was killed.
+        """
+        if self._presence is not None:
+            await self._presence.report()
+        return sorted(map(worker_view, await self._store.workers()), key=lambda worker: (worker.name, worker.id))
+
+    def _facts_collector(self, worker: Worker) -> Callable[[], WorkerFacts]:
+        host, slots, started = socket.gethostname(), self._requested[1], self._clock.now_ms()
+
+        def collect() -> WorkerFacts:
+            registry = self._registry()
+            return WorkerFacts(
+                name=worker.name,
+                host=host,
+                pid=os.getpid(),
+                version=__version__,
+                fingerprint=registry.fingerprint,
+                queues=tuple(queue for queue in worker.queues if queue != DELIVERIES),
+                slots=slots,
+                busy=min(worker.active, slots),
+                started=started,
+                handlers=dict(registry.handler_fingerprints),
+                is_scoped=worker.scope is not None,
+            )
+
+        return collect
 
     @property
     def active(self) -> int:
@@ -261,7 +322,9 @@ class Workers:
         known = sorted({handler.queue_name for handler in handlers})
         for queue in queues:
             if queue not in known:
-                raise UnknownQueue(f"no handler here for queue {queue!r}; known queues: {', '.join(known) or 'none'}")
+                raise UnknownQueue(
+                    f"no handler for queue {queue!r} in this process; known queues: {', '.join(known) or 'none'}"
+                )
         limits: dict[str, QueueLimits] = {}
         for queue in queues or known:
             mine = [handler for handler in handlers if handler.queue_name == queue]
@@ -312,9 +375,11 @@ class Workers:
             runs_before=before(settings.retain_runs),
             jobs_before=before(settings.retain_jobs),
             events_before=before(settings.retain_events),
+            entity_events_before=before(settings.retain_entity_events),
             keep_runs=settings.keep_runs,
             keep_jobs=settings.keep_jobs,
             keep_events=settings.keep_events,
+            keep_entity_events=settings.keep_entity_events,
             keep_deliveries=KEEP_DELIVERIES,
         )
 

@@ -15,7 +15,7 @@ from ..core.errors import BadArgument
 from ..core.text import has_lone_surrogate
 
 _FLAGS = ("--json", "--debug")
-_OPTIONS_WITH_VALUE = ("--url", "--dir")
+_OPTIONS_WITH_VALUE = ("--url", "--dir", "--token")
 _INPUT_NAMES = ("--input", "--payload", "--data")
 
 

@@ -98,11 +98,22 @@ def _describe(problem: CycloptsError, args: list[str]) -> str:
     if isinstance(problem, UnknownCommandError) and word.startswith("-"):
         usage = " ".join(["penstock", *call.words, "COMMAND", word])
         return f"expected a command, got the option {word}; options come after the command: {usage}."
+    if isinstance(problem, UnknownCommandError) and call.words and "list" in parser[call.words[0]]:
+        return _describe_unknown(word, " ".join(call.words), parser[call.words[0]])
     if isinstance(problem, UnusedCliTokensError) and word:
         for name in call.words:
             parser = parser[name]
         return _describe_unused(unused, call, parser)
     return str(problem).strip()
+
+
+def _describe_unknown(word: str, group: str, command: App) -> str:
+    """Explain a word that is no command of a group: most are a misspelt one, or what to list."""
+    from ..core.near_match import near_matches
+
+    near = near_matches(word, [name for name in command if not name.startswith("-")])
+    meant = [*map(repr, near), f"'{group} list {word}'"]
+    return f"no command named '{group} {word}'; did you mean {' or '.join(meant)}?"
 
 
 def _describe_unused(unused: Sequence[str], call: CommandLine, command: App) -> str:

@@ -1,73 +1,90 @@
-"""Detect changed Python files: by `watchfiles` if it is installed, otherwise by polling twice a second."""
+"""Detect changed worker files: by `watchfiles` if it is installed, otherwise by polling twice a second."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..handlers.reload import find_shared_modules
+from ..ports.script_files import SCRIPT_SUFFIXES
 
 POLL_INTERVAL_S = 0.5
 Stamps = dict[str, tuple[int, int]]  # by path: time of the last change in ns, size
+Sources = Callable[[], Iterable[Path]]
+"""Returns the files that TypeScript and JavaScript worker files import."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The Python files as they are at one moment."""
+    """The source files as they are at one moment."""
 
     own: Stamps  # in the folder
     imported: Stamps  # loaded modules next to the folder
     siblings: frozenset[str]  # every file next to the folder: a missing import may appear there
 
 
-def watch_files(folder: Path) -> AsyncIterator[list[str]]:
-    """Yield the Python files added, changed or removed under a folder since this call.
+def watch_files(folder: Path, sources: Sources = tuple) -> AsyncIterator[list[str]]:
+    """Yield the Python, TypeScript and JavaScript files added, changed or removed under a folder since this call.
 
     Includes files next to the folder that worker files import or fail to import."""
-    before = take_snapshot(folder)
+    before = take_snapshot(folder, sources)
     try:
         import watchfiles  # noqa: F401
     except ImportError:
-        return poll_files(folder, before)
-    return _watch_notified(folder, before)
+        return poll_files(folder, before, sources=sources)
+    return _watch_notified(folder, before, sources)
 
 
-async def poll_files(folder: Path, before: Snapshot, interval_s: float = POLL_INTERVAL_S) -> AsyncIterator[list[str]]:
+async def poll_files(
+    folder: Path, before: Snapshot, interval_s: float = POLL_INTERVAL_S, sources: Sources = tuple
+) -> AsyncIterator[list[str]]:
     """Yield changed files by comparing the time and size of every file."""
     while True:
         await asyncio.sleep(interval_s)
-        now = await asyncio.to_thread(take_snapshot, folder)
+        now = await asyncio.to_thread(take_snapshot, folder, sources)
         changed = diff_snapshots(before, now)
         if changed:
             yield changed
-            now = await asyncio.to_thread(_add_loaded, now, folder)
+            now = await asyncio.to_thread(_add_loaded, now, folder, sources)
         before = now
 
 
-async def _watch_notified(folder: Path, before: Snapshot) -> AsyncIterator[list[str]]:
-    from watchfiles import PythonFilter, awatch
+async def _watch_notified(folder: Path, before: Snapshot, sources: Sources) -> AsyncIterator[list[str]]:
+    from watchfiles import DefaultFilter, awatch
 
     logging.getLogger("watchfiles").setLevel("WARNING")  # it logs every change
     # A notification is only a reason to compare. Changes made before it was ready, or next to the folder, are found at
     # its next timeout.
     notifications = awatch(
-        folder, watch_filter=PythonFilter(), step=20, debounce=200, rust_timeout=1000, yield_on_timeout=True
+        folder, watch_filter=DefaultFilter(), step=20, debounce=200, rust_timeout=1000, yield_on_timeout=True
     )
     async for _ in notifications:
-        now = await asyncio.to_thread(take_snapshot, folder)
+        now = await asyncio.to_thread(take_snapshot, folder, sources)
         changed = diff_snapshots(before, now)
         if changed:
             yield changed
-            now = await asyncio.to_thread(_add_loaded, now, folder)
+            now = await asyncio.to_thread(_add_loaded, now, folder, sources)
         before = now
 
 
-def take_snapshot(folder: Path) -> Snapshot:
+def take_snapshot(folder: Path, sources: Sources = tuple) -> Snapshot:
     siblings = frozenset(str(path) for path in folder.parent.glob("*.py"))
-    return Snapshot(_stamps(folder.rglob("*.py")), _stamps(find_shared_modules(folder).values()), siblings)
+    return Snapshot(_stamps(_own_files(folder)), _imported(folder, sources), siblings)
+
+
+def _own_files(folder: Path) -> Iterable[Path]:
+    suffixes = {".py", *SCRIPT_SUFFIXES}
+    for path in folder.rglob("*"):
+        if path.suffix in suffixes and "node_modules" not in path.parts:
+            yield path
+
+
+def _imported(folder: Path, sources: Sources) -> Stamps:
+    others = (path for path in sources() if not path.is_relative_to(folder))
+    return _stamps((*find_shared_modules(folder).values(), *others))
 
 
 def diff_snapshots(before: Snapshot, now: Snapshot) -> list[str]:
@@ -78,9 +95,9 @@ def diff_snapshots(before: Snapshot, now: Snapshot) -> list[str]:
     return sorted(own | imported | now.siblings - before.siblings)
 
 
-def _add_loaded(snapshot: Snapshot, folder: Path) -> Snapshot:
+def _add_loaded(snapshot: Snapshot, folder: Path, sources: Sources) -> Snapshot:
     """Add the modules that a reload has imported for the first time since the snapshot."""
-    return replace(snapshot, imported={**_stamps(find_shared_modules(folder).values()), **snapshot.imported})
+    return replace(snapshot, imported={**_imported(folder, sources), **snapshot.imported})
 
 
 def _stamps(paths: Iterable[Path]) -> Stamps:

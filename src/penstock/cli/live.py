@@ -13,7 +13,8 @@ from ..app import App
 from ..core.clock import Clock
 from ..core.events import Event
 from ..core.outage_retry import OutageRetry
-from ..flows.reducer import RunView, apply_flow
+from ..dags.reducer import apply_dag
+from ..flows.reducer import RunView
 from ..flows.run_record import CLOSED
 from ..ports.unit import FLOW, JobState
 from .errors import warn
@@ -130,14 +131,16 @@ async def follow_until_end(app: App, run: str, after: str | None = None) -> Asyn
     row = await retry.call(app.store.run, run)
     kind = row.kind if row is not None else FLOW
     stream = f"{app.settings.namespace}:{kind}:{run}"
-    ends = {f"{kind}.{status}" for status in CLOSED}
+    # A run of a dag ends with the events of a flow.
+    ends = {f"{prefix}.{status}" for prefix in (kind, FLOW) for status in CLOSED}
+    reopened = (f"{kind}.reopened", f"{FLOW}.reopened")
     async with aclosing(app.store.tail(stream, after=after)) as events:  # type: ignore[type-var]
         if await retry.call(_is_over, app, run, stream, after):
             return
         ended = False
         async for event in events:
             yield event
-            ended = event.is_unreadable or event.kind in ends or (ended and event.kind != f"{kind}.reopened")
+            ended = event.is_unreadable or event.kind in ends or (ended and event.kind not in reopened)
             if ended and await retry.call(_is_over, app, run, stream, event.id):
                 return
 
@@ -152,7 +155,7 @@ async def _fold(app: App, run: str, view: RunView, has_wait_lines: bool = False)
     lines = MAX_WAIT_LINES if has_wait_lines else 0
     async with aclosing(follow_until_end(app, run)) as events:  # type: ignore[type-var]
         async for event in events:
-            apply_flow(view, event)
+            apply_dag(view, event)  # the same as apply_flow, and the events of nodes
             if lines and event.kind in WAIT_STARTED_KINDS:
                 lines -= 1
                 warn(_wait_line(view, event, app.clock.now_ms()) if lines else "More waits follow.")

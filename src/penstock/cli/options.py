@@ -10,6 +10,7 @@ from cyclopts import Group, Parameter
 
 _COMMON = Group("Common options", sort_key=90)
 _RUN = Group("Run options", sort_key=10)
+CORRELATION_HELP = "Stored with all events; 'runs list --correlation-id' finds what belongs together."
 KEY_HELP = "Idempotency key; becomes the new run's id. The same key starts only one run."
 PRIORITY_HELP = "Lower numbers go first."
 ORDER_KEY_HELP = "Jobs with the same order key run one at a time, in order."
@@ -25,7 +26,11 @@ class CommonOptions:
         None
     )
     url: Annotated[
-        str | None, Parameter(help="URL of the store; default PENSTOCK_URL, then the file .penstock/penstock.db.")
+        str | None,
+        Parameter(help="URL of the store, or of a server (http://…); default PENSTOCK_URL."),
+    ] = None
+    token: Annotated[
+        str | None, Parameter(help="Token for --url http://…, the address of a server; default PENSTOCK_TOKEN.")
     ] = None
     json: Annotated[bool, Parameter(negative="", show_default=False, help="Print JSON; lists as JSON Lines.")] = False
     debug: Annotated[
@@ -53,6 +58,7 @@ class RunOptions:
     tag: Annotated[
         list[str] | None, Parameter(negative="", help="Tag name=value to store with the run; may be repeated.")
     ] = None
+    correlation_id: Annotated[str | None, Parameter(help=CORRELATION_HELP)] = None
 
 
 COMMON_DEFAULTS = CommonOptions()

@@ -42,6 +42,7 @@ def run_to_dict(view: RunView) -> dict[str, Any]:
         "reason": view.reason,
         "unmet": view.unmet,
         "steps": {key: _step_to_dict(step) for key, step in view.steps.items()},
+        "state": view.state,
         "emitted": view.emitted,
         "logs": view.logs,
         "lastEvent": view.last_event,
@@ -65,6 +66,7 @@ _ONLY_IF_SET = (
 
 def _step_to_dict(step: StepView) -> dict[str, Any]:
     fields = {field.encode_name: getattr(step, field.name) for field in msgspec.structs.fields(step)}
+    fields["calls"] = msgspec.to_builtins(step.calls)
     return {key: value for key, value in fields.items() if value or key not in _ONLY_IF_SET}
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..core.arguments import MAX_LIMIT
+from ..core.argument_checks import MAX_LIMIT
 from ..core.durations import MAX_DURATION_TEXT, to_ms
 from ..core.errors import NotJSON
 from ..core.payload import parse_json
@@ -49,13 +49,13 @@ def check_positional(text: T) -> T:
     return text
 
 
-def read_tags(tags: list[str] | None) -> dict[str, str]:
-    """Read the values of --tag."""
+def read_tags(tags: list[str] | None, option: str = "--tag") -> dict[str, str]:
+    """Read the values of --tag or --attribute."""
     found: dict[str, str] = {}
     for tag in tags or ():
         name, equals, value = tag.partition("=")
         if not name or not equals:
-            raise UsageError(f"--tag must be name=value, such as --tag customer=ada, got {shorten(tag)}")
+            raise UsageError(f"{option} must be name=value, such as {option} customer=ada, got {shorten(tag)}")
         found[name] = value
     return found
 

@@ -36,7 +36,10 @@ class WorkerProcesses:
         return self._code
 
     def stop(self) -> None:
-        """Stop every child gracefully; none is replaced."""
+        """Stop every child gracefully; none is replaced. A second call does nothing: a child that gets a second signal
+        stops at once."""
+        if self._stopping.is_set():
+            return
         self._stopping.set()
         for child in self._children.values():
             _send(child, signal.SIGTERM)

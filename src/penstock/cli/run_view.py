@@ -18,8 +18,10 @@ from ..core.text import escape_line
 from ..core.tracebacks import describe_error, format_frames
 from ..flows.reducer import RunView, StepView, display_status
 from ..flows.run_record import WAITING
+from ..jobs.reducer import CallView
 
 MAX_INSTANCES = 6  # of one step on rows of their own; more are folded into one row
+MAX_CALLS = 6  # of one step on rows of their own: the latest, and those that failed or run
 MAX_FAILURES = 3  # shown with their traceback
 MAX_WAIT_CHARS = 140  # of what a step waits for, and until when
 MAX_DETAIL_CHARS = 70  # of an error or of partial output
@@ -173,7 +175,7 @@ def build_rows(view: RunView, now_ms: int) -> list[StepRow]:
     rows: list[StepRow] = [] if by_step or view.status != "running" else [StepRow("pending", NOT_CLAIMED)]
     for name, steps in by_step.items():
         if len(steps) <= MAX_INSTANCES:
-            rows += [_build_row(step, now_ms) for step in steps]
+            rows += [row for step in steps for row in (_build_row(step, now_ms), *_call_rows(step, now_ms))]
         else:
             rows.append(_fold_rows(name, steps))
             rows += [_build_row(step, now_ms) for step in steps if step.status == "failed"][:MAX_INSTANCES]
@@ -184,6 +186,29 @@ def _build_row(step: StepView, now_ms: int) -> StepRow:
     name = escape_line(step.step if step.n == 1 else f"{step.step}#{step.n}")
     note = f"attempt {step.attempt}" if step.attempt > 1 else ""
     return StepRow(step.status, name, note, _took(step, now_ms), _percent(step), _detail(step, now_ms))
+
+
+def _call_rows(step: StepView, now_ms: int) -> list[StepRow]:
+    """Return the `ctx.run` calls of a step, indented under it."""
+    calls = list(step.calls.items())
+    shown = calls[-MAX_CALLS:]
+    shown = [one for one in calls[: -len(shown)] if one[1].status in ("failed", "running")][-MAX_CALLS:] + shown
+    rows = [_call_row(name, call, now_ms) for name, call in shown]
+    hidden = len(calls) - len(shown)
+    return rows if not hidden else [StepRow("completed", f"  {hidden} more calls"), *rows]
+
+
+def _call_row(name: str, call: CallView, now_ms: int) -> StepRow:
+    took = ""
+    if call.duration is not None:
+        took = format_ms(call.duration)
+    elif call.status == "running" and call.started_at is not None:
+        took = format_ms(max(now_ms - from_iso(call.started_at), 0))
+    note = f"{call.tries} tries" if call.tries is not None and call.tries > 1 else ""
+    detail = one_line(describe_error(call.error_name, call.error)) if call.error is not None else ""
+    if call.size is not None:
+        detail = f"{call.size:,} bytes"
+    return StepRow(call.status, escape_line(f"  {name.removesuffix('#1')}"), note, took, detail=detail)
 
 
 def _fold_rows(name: str, steps: list[StepView]) -> StepRow:
@@ -245,6 +270,9 @@ def _describe_wait(type_: str | None, data: dict[str, Any], now_ms: int) -> str:
         case "event":
             match = f" {one_line(data['match'])}" if data.get("match") else ""
             return f"waiting for event {data.get('eventKind')}{match}{left}"
+        case "call":
+            runs = f"{data['runs']:,} runs" if isinstance(data.get("runs"), int) else f"run {data.get('run')}"
+            return f"waiting for {runs} of flow {data.get('flow')}{left}"
         case _:
             return f"waiting for trigger {(data.get('name') or data.get('triggerId'))!r}{left}"
 

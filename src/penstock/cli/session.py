@@ -9,25 +9,34 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..app import App
 from ..app.store_urls import is_memory_url, readable_url, sqlite_path
 from ..core.clock import Clock
-from ..core.errors import ConfigError, NotFound
+from ..core.errors import ConfigError, NeedsStore, NotFound
 from ..core.redaction import Redactor
 from ..core.text import shorten
 from ..settings import Settings
 from ..telemetry.logging import ROOT, Level, configure
+from .errors import UsageError
 from .options import CommonOptions
 from .shutdown_signals import handle_stop_signals
 
 CONNECT_TIMEOUT_S = 60.0
+SERVER_SCHEMES = ("http://", "https://")
 T = TypeVar("T")
 
 
-def build_worker_app(common: CommonOptions, *, verbose: bool = False, **settings: Any) -> App:
-    """Build an App with the worker files loaded; a file that does not import is a warning."""
+def build_worker_app(
+    common: CommonOptions, *, verbose: bool = False, may_be_remote: bool = False, **settings: Any
+) -> App:
+    """Build an App with the worker files loaded; a file that does not import is a warning.
+
+    With `may_be_remote`, `--url http://…` gives a client of that server instead."""
+    if may_be_remote and is_server_url(common):
+        return _build_remote(common)
+    refuse_server(common)
     loaded = Settings.load({"url": common.url, "dir": common.dir, **settings})
     configure_logging(loaded, verbose)
     check_dir(loaded.dir)
@@ -36,6 +45,8 @@ def build_worker_app(common: CommonOptions, *, verbose: bool = False, **settings
 
 def build_store_app(common: CommonOptions, clock: Clock | None = None) -> App:
     """Build an App without worker files, on a store that exists: reading creates nothing."""
+    if is_server_url(common):
+        return _build_remote(common)
     refuse_memory_store(common)
     if common.dir is not None:
         check_dir(common.dir)
@@ -47,6 +58,8 @@ def build_store_app(common: CommonOptions, clock: Clock | None = None) -> App:
 
 def build_admin_app(common: CommonOptions) -> App:
     """Build an App with the worker files, if there are any, on a store that exists."""
+    if is_server_url(common):
+        return _build_remote(common)
     refuse_memory_store(common)
     settings = Settings.load({"url": common.url, "dir": common.dir})
     if common.dir is None and not os.path.isdir(settings.dir):
@@ -58,12 +71,42 @@ def build_admin_app(common: CommonOptions) -> App:
 
 def build_relay_app(common: CommonOptions) -> App:
     """Build an App without worker files, on a store that is created if it does not exist."""
+    if is_server_url(common):
+        return _build_remote(common)
     refuse_memory_store(common)
     if common.dir is not None:
         check_dir(common.dir)
     app = App(common.url, handlers=())
     configure_logging(app.settings, verbose=True)
     return app
+
+
+def _build_remote(common: CommonOptions) -> App:
+    """Build a client of a server, which has the facets that commands use."""
+    try:
+        from .remote import RemoteApp
+    except ImportError as problem:
+        raise ConfigError(
+            f"--url http://… needs the extra `client`: pip install 'penstock[client]' ({problem})"
+        ) from None
+    return cast("App", RemoteApp(common))
+
+
+def is_server_url(common: CommonOptions) -> bool:
+    """Return whether a command talks to a server. Only then it may have a token."""
+    is_server = Settings.load({"url": common.url}).url.startswith(SERVER_SCHEMES)
+    if common.token is not None and not is_server:
+        raise UsageError("--token can only be used with --url http://…, the address of a server")
+    return is_server
+
+
+def refuse_server(common: CommonOptions) -> None:
+    """Raise NeedsStore if the URL is that of a server."""
+    if is_server_url(common):
+        raise NeedsStore(
+            "this command needs direct access to the store, but --url points to a Penstock server; pass the URL of "
+            "that server's store, such as sqlite:///penstock.db"
+        )
 
 
 @asynccontextmanager

@@ -9,7 +9,8 @@ from ..core.clock import Clock, from_iso
 from ..core.durations import format_ms
 from ..core.text import escape_line
 from ..flows.reducer import RunView, StepView, display_status
-from .run_view import ASCII, COLOURS, MARKS, MAX_RESULT_CHARS, NOT_CLAIMED, end_lines, format_elapsed
+from ..jobs.reducer import CallView
+from .run_view import ASCII, COLOURS, MARKS, MAX_CALLS, MAX_RESULT_CHARS, NOT_CLAIMED, end_lines, format_elapsed
 
 MIN_BAR_CHARS, MAX_NAME_CHARS = 10, 28
 
@@ -46,10 +47,15 @@ class Timeline:
         start = from_iso(self.view.started_at)
         end = from_iso(self.view.completed_at) if self.view.completed_at else now
         names = [escape_line(step.step if step.n == 1 else f"{step.step}#{step.n}") for step in steps]
-        name = min(max(map(len, names)), MAX_NAME_CHARS)
+        calls = [f"  {key.removesuffix('#1')}" for step in steps for key in list(step.calls)[-MAX_CALLS:]]
+        name = min(max(map(len, (*names, *calls))), MAX_NAME_CHARS)
         bar = max(width - name - 25, MIN_BAR_CHARS)
+        span = (start, max(end, start + 1))
         for step, text in zip(steps, names, strict=True):
-            yield _line(step, text[:name].ljust(name), (start, max(end, start + 1)), now, bar, unicode)
+            yield _line(step, text[:name].ljust(name), span, now, bar, unicode)
+            for call_name, call in list(step.calls.items())[-MAX_CALLS:]:
+                shown = escape_line(f"  {call_name.removesuffix('#1')}")[:name].ljust(name)
+                yield _call_line(call, shown, span, now, bar, unicode)
 
     def _end(self) -> RenderResult:
         for label, style, text in end_lines(self.view, MAX_RESULT_CHARS):
@@ -73,12 +79,30 @@ def _line(step: StepView, name: str, span: tuple[int, int], now: int, width: int
     return line
 
 
+def _call_line(call: CallView, name: str, span: tuple[int, int], now: int, width: int, unicode: bool) -> Text:
+    """Return the thin bar of a `ctx.run` call, under its step."""
+    mark, colour = MARKS.get(call.status, "?"), COLOURS.get(call.status, "")
+    line = Text(f"  {mark if unicode else ASCII.get(mark, mark)} ", colour, no_wrap=True)
+    line.append(f"{name}  ", "dim default")
+    start = from_iso(call.started_at) if call.started_at is not None else span[0]
+    took = call.duration if call.duration is not None else max(now - start, 0)
+    left, right = _columns(start, start + took, span, width)
+    line.append(" " * left + ("─" if unicode else "-") * (right - left), colour)
+    line.append(" " * (width - right) + f"  {format_ms(took):>9}", "dim default")
+    line.append(f" ×{call.tries}" if call.tries is not None and call.tries > 1 else "", "yellow")
+    return line
+
+
 def bar_columns(step: StepView, span: tuple[int, int], now: int, width: int) -> tuple[int, int]:
     """Return the first and last column of a step's bar: at least one wide once the step has started."""
-    run_start, run_end = span
     if step.started_at is None:
         return 0, 0
+    until = from_iso(step.completed_at) if step.completed_at else min(now, span[1])
+    return _columns(from_iso(step.started_at), until, span, width)
+
+
+def _columns(since: int, until: int, span: tuple[int, int], width: int) -> tuple[int, int]:
+    run_start, run_end = span
     columns_per_ms = width / (run_end - run_start)
-    start = min(max(int((from_iso(step.started_at) - run_start) * columns_per_ms), 0), width - 1)
-    until = from_iso(step.completed_at) if step.completed_at else min(now, run_end)
+    start = min(max(int((since - run_start) * columns_per_ms), 0), width - 1)
     return start, min(max(round((until - run_start) * columns_per_ms), start + 1), width)

@@ -1,16 +1,17 @@
 """Sinks for commands: where the units that start runs, emit events and enqueue jobs are written.
 
-The `Committer` writes to the store. A `TransactionSink` collects units for a transaction of the caller. A `BridgeSink`
-writes inside a transaction that a bridge has open.
+A `DirectSink` writes to the store, or previews what it would write. A `TransactionSink` collects units for a
+transaction of the caller. A `BridgeSink` writes inside a transaction that a bridge has open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from ..ports.unit import Committed, Conflict, Receipt, Unit
-from .committer import CommitRequest
+from .committer import CommitRequest, Committer
+from .preview import PLAN, CommandPlan
 
 
 class CommandSink(Protocol):
@@ -24,6 +25,30 @@ class CommandSink(Protocol):
     async def submit(self, request: CommitRequest) -> Receipt:
         """Build the request's unit, write it, and return the receipt."""
         ...
+
+
+class DirectSink:
+    """Writes to the store. A call with `dry_run=` or `version=` has a plan, which previews or guards every unit."""
+
+    is_deferred = False
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
+
+    def submit(self, request: CommitRequest) -> Coroutine[Any, Any, Receipt]:
+        """Commit the request, or collect its unit in a dry run."""
+        plan = PLAN.get()
+        return self._committer.submit(request) if plan is None else self._submit_planned(request, plan)
+
+    async def _submit_planned(self, request: CommitRequest, plan: CommandPlan) -> Receipt:
+        if request.run is not None and plan.is_guarded(request):
+            request.build = plan.guard(request.run, request.build)
+        if plan.is_dry_run:
+            return await plan.collect(request)
+        receipt = await self._committer.submit(request)
+        if isinstance(receipt, Committed):
+            plan.committed(request)
+        return receipt
 
 
 class TransactionSink:

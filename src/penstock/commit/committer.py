@@ -15,11 +15,24 @@ from typing import Protocol
 
 import msgspec
 
-from ..core.errors import StoreUnavailable
+from ..core.errors import BrokenQueue, StoreUnavailable
 from ..core.outage_retry import OutageLog
 from ..ports.store import WorkQueue
-from ..ports.unit import ClaimBatch, ClaimRequest, CommitReply, Committed, Conflict, Fenced, Receipt, Unit
+from ..ports.unit import (
+    BROKEN_QUEUE,
+    ClaimBatch,
+    ClaimRequest,
+    CommitReply,
+    Committed,
+    Conflict,
+    Fenced,
+    Receipt,
+    Refused,
+    Unit,
+)
 from ..telemetry.instrumentation import Instrumentation
+from .attached_events import ATTACHED, AttachedEvents
+from .rate_counter import RateCounter
 
 MAX_BATCH = 500
 MIN_CONCURRENT_BATCH = 8  # fewer requests wait for the commit in flight instead of starting another one
@@ -112,6 +125,7 @@ class Committer:
 
     def __init__(self, store: WorkQueue, instrumentation: Instrumentation | None = None) -> None:
         self.worker: ClaimSource | None = None
+        self.rates: RateCounter | None = None
         self.outages = OutageLog()  # of the store; the worker shares it
         self._store = store
         self._instrumentation = instrumentation
@@ -129,20 +143,36 @@ class Committer:
         self._runs_in_flight: set[str] = set()
         self._commands_in_flight = 0  # commits that do more than finish attempts
         self._closing = False
+        self._held: dict[CommitRequest, tuple[asyncio.TimerHandle, BrokenQueue]] = {}  # results of broken queues
 
     async def submit(self, request: CommitRequest) -> Receipt:
         """Commit the request and return its receipt; a Conflict only if the request's own `build` returned one."""
+        attached = ATTACHED.get()
+        if attached is not None and not attached.is_taken:
+            return await self._submit_with(attached, request)
         request.future = self._loop.create_future()
         self._pending.append(request)
         if not self._flushing or len(self._pending) == MIN_CONCURRENT_BATCH:
             self._start_flush()
         return await request.future
 
+    async def _submit_with(self, attached: AttachedEvents, request: CommitRequest) -> Receipt:
+        request.build = attached.attach(request.build)
+        receipt = await self.submit(request)
+        attached.is_committed = isinstance(receipt, Committed)
+        return receipt
+
     async def close(self) -> None:
         """Wait until every request has an answer. An unavailable store is no longer waited for."""
         self._closing = True
+        for request, (timer, problem) in self._held.items():
+            timer.cancel()
+            request.fail(problem)
+        self._held.clear()
         while running := [task for task in self._flush_tasks if not task.done()]:
             await asyncio.wait(running)
+        if self.rates is not None:
+            await self.rates.close()
 
     def _start_flush(self) -> None:
         if self._flushing < self._max_in_flight:
@@ -289,7 +319,9 @@ class Committer:
     async def _commit_and_claim(self, batch: list[CommitRequest], units: list[Unit]) -> CommitReply:
         """Commit and claim in one call. The worker always gets an answer to its claim request, even after a failure."""
         worker = self.worker
-        finishing = Counter(request.slot_queue for request in batch if request.slot_queue is not None)
+        finishing = Counter(
+            request.slot_queue for request in batch if request.slot_queue is not None and not request.has_freed_slot
+        )
         claim_request = worker.request_claims(finishing) if worker is not None else None
         claimed: ClaimBatch | None = None
         instrumentation = self._instrumentation
@@ -297,6 +329,8 @@ class Committer:
         try:
             reply = await self._store.commit(units, claim_request)
             claimed = reply.claimed
+            if self.rates is not None:
+                self.rates.count(units, reply)
             if instrumentation is not None:
                 instrumentation.report_commit(units, reply, time.perf_counter() - started)
             if worker is not None and finishing:
@@ -316,7 +350,26 @@ class Committer:
             return
         if isinstance(receipt, Committed) and not receipt.repeated and unit is not None and unit.run is not None:
             self._remember(unit.run.id, unit.run.expect + 1, unit.run.record)
+        if isinstance(receipt, Refused) and receipt.why == BROKEN_QUEUE:
+            self._hold(request, BrokenQueue(receipt.key))
+            return
         request.settle(receipt)
+
+    def _hold(self, request: CommitRequest, problem: BrokenQueue) -> None:
+        """Commit the result of an attempt later: it is not lost, and its slot is free. A command fails at once."""
+        if request.slot_queue is None or self._closing:
+            request.fail(problem)
+            return
+        request.tries += 1
+        request.rebuild()
+        pause = min(0.02 * 2 ** min(request.tries, 8), MAX_RETRY_PAUSE_S)
+        self._held[request] = (self._loop.call_later(pause, self._retry_held, request), problem)
+
+    def _retry_held(self, request: CommitRequest) -> None:
+        del self._held[request]
+        if not request.future.done():
+            self._pending.append(request)
+            self._start_flush()
 
     def _remember(self, run: str, version: int, record: bytes) -> None:
         self._known[run] = (version, record)
@@ -353,14 +406,18 @@ class Committer:
 
 
 def _free_slots(batch: list[CommitRequest], receipts: list[Receipt]) -> Counter[str]:
-    """Count the slots of finished attempts by queue, and mark their requests. A refused unit frees nothing yet.
+    """Count the slots of finished attempts by queue, and mark their requests. A refused unit frees nothing yet,
+    except the result of a broken queue, which waits.
 
     The worker learns of free slots here, before anyone claims. The attempts' own tasks run later, and a claim in
     between would find no room.
     """
     free: Counter[str] = Counter()
     for request, receipt in zip(batch, receipts, strict=True):
-        if request.slot_queue is not None and isinstance(receipt, Committed | Fenced):
+        is_settled = isinstance(receipt, Committed | Fenced) or (
+            isinstance(receipt, Refused) and receipt.why == BROKEN_QUEUE
+        )
+        if request.slot_queue is not None and not request.has_freed_slot and is_settled:
             request.has_freed_slot = True
             free[request.slot_queue] += 1
     return free

@@ -30,3 +30,4 @@ class Runtime:
     new_unit_id: Callable[[], str]
     registry: Callable[[], Registry]
     instrumentation: Instrumentation | None = None  # None: nobody listens
+    public_url: str = ""  # the start of the URLs of triggers

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Protocol, Unpack, overload
 
+from ..core.argument_checks import check_tags, checked
 from ..core.durations import Duration
+from ..core.errors import BadArgument
 from ..core.events import BadEmit
 from ..core.payload import show_stored
 from ..core.retry import RetryOption
+from ..core.text import shorten, to_text
 from ..durable.calls import require_name_and_function
+from ..durable.child_runs import ChildRequest
 from ..ports.store import ChildRow, ChildState
-from .launches import JobLaunch, LaunchedId, RunLaunch
+from .launch_requests import JobLaunch, LaunchedId, RunLaunch
 from .state import DONE, Done, StateView
 
 if TYPE_CHECKING:
     from ..durable.call_recorder import CallRecorder
     from ..durable.calls import DurableCall, RunCall
+    from ..durable.child_runs import ChildCall, ChildFailure, OnCallTimeout, OnChildFailure
     from ..durable.session import DurableSession
     from ..durable.waits import Waits
+    from .call_types import CallManyOptions, CallOptions, I, NoInput, R
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -76,19 +82,33 @@ class CorrelationId(str):
         return str(self)
 
 
+class LogChannel(Protocol):
+    """Where log lines go."""
+
+    def check(self) -> None: ...
+
+    def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None: ...
+
+
 class Log:
     """`ctx.log("…")`, `ctx.log.warning("…", order=7)`: a line in the run's stream, with run, step and attempt."""
 
-    def __init__(self, channel: AttemptChannel) -> None:
+    def __init__(self, channel: LogChannel, fields: Mapping[str, Any] | None = None) -> None:
         self._channel = channel
+        self._fields = fields or {}
+
+    def child(self, **fields: Any) -> Log:
+        """Return a log whose lines have these fields too: `log = ctx.log.child(order=7)`.
+
+        A line's own fields win over those of its log, and a child's over its parent's.
+        """
+        return Log(self._channel, {**self._fields, **fields})
 
     def __call__(self, message: object, level: str = "info", **fields: Any) -> Done:
-        if level == "warn":
-            level = "warning"
-        if level not in LEVELS:
-            raise ValueError(f"unknown log level {level!r}; use one of: {', '.join(LEVELS)}")
+        if not isinstance(level, str) or (level := "warning" if level == "warn" else level) not in LEVELS:
+            raise BadArgument(f"unknown log level {shorten(level)}; use one of: {', '.join(LEVELS)}")
         self._channel.check()
-        self._channel.log(level, str(message), fields)
+        self._channel.log(level, to_text(message), {**self._fields, **fields} if self._fields else fields)
         return DONE
 
     def debug(self, message: object, **fields: Any) -> Done:
@@ -201,10 +221,13 @@ class Context:
         self._channel.check()
         if isinstance(kind, str):
             self._channel.emit(kind, data, None)
-        else:
+        elif isinstance(kind, Mapping):
             self._emit_mapping(kind)
+        else:
+            raise BadEmit(f"emit requires a kind and data, or a dict with 'kind', got {shorten(kind)}")
         return DONE
 
+    @checked
     def enqueue(
         self,
         queue: str | Callable[..., Any],
@@ -238,6 +261,7 @@ class Context:
         launch = JobLaunch(queue, input, key, name, delay, at, priority, retry, correlation_id, order_key)
         return LaunchedId(self._channel.launch(launch))
 
+    @checked
     def start(
         self,
         flow: str | Callable[..., Any],
@@ -287,6 +311,7 @@ class Context:
         self._channel.partial(chunk)
         return DONE
 
+    @checked
     def idempotency_key(self, name: str = "") -> str:
         """Return a key that is the same for every attempt of this step.
 
@@ -348,6 +373,266 @@ class Context:
         """
         return self.calls.run(name, fn, args, kwargs, retry, timeout)
 
+    @overload
+    def call(
+        self, flow: str, input: Any = None, *, on_failure: OnChildFailure = "raise", **options: Unpack[CallOptions]
+    ) -> ChildCall[Any]: ...
+
+    @overload
+    def call(
+        self,
+        flow: NoInput[Coroutine[Any, Any, R]],
+        input: None = None,
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallOptions],
+    ) -> ChildCall[R]: ...
+
+    @overload
+    def call(
+        self,
+        flow: Callable[Concatenate[I, ...], Coroutine[Any, Any, R]],
+        input: I,
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallOptions],
+    ) -> ChildCall[R]: ...
+
+    @overload
+    def call(
+        self,
+        flow: NoInput[R],
+        input: None = None,
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallOptions],
+    ) -> ChildCall[R]: ...
+
+    @overload
+    def call(
+        self,
+        flow: Callable[Concatenate[I, ...], R],
+        input: I,
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallOptions],
+    ) -> ChildCall[R]: ...
+
+    @overload
+    def call(
+        self,
+        flow: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        result: type[R],
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallOptions],
+    ) -> ChildCall[R]: ...
+
+    @overload
+    def call(
+        self,
+        flow: Callable[..., Coroutine[Any, Any, R]],
+        input: Any = None,
+        *,
+        on_failure: Literal["return"],
+        **options: Unpack[CallOptions],
+    ) -> ChildCall[R | ChildFailure]: ...
+
+    @overload
+    def call(
+        self,
+        flow: Callable[..., R],
+        input: Any = None,
+        *,
+        on_failure: Literal["return"],
+        **options: Unpack[CallOptions],
+    ) -> ChildCall[R | ChildFailure]: ...
+
+    @overload
+    def call(
+        self,
+        flow: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        result: type[R],
+        on_failure: Literal["return"],
+        **options: Unpack[CallOptions],
+    ) -> ChildCall[R | ChildFailure]: ...
+
+    @checked
+    def call(
+        self,
+        flow: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        key: str | None = None,
+        result: Any = None,
+        timeout: Duration | None = None,
+        on_failure: OnChildFailure = "raise",
+        on_timeout: OnCallTimeout = "cancel",
+        name: str | None = None,
+        priority: int | None = None,
+        correlation_id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> ChildCall[Any]:
+        """Start a run of a flow and wait for its end; the step uses no slot meanwhile. Return the run's result.
+
+        Args:
+            flow: A flow's name, or the function marked with `@flow`.
+            input: What the first step receives: any JSON value, dataclass, msgspec or pydantic model.
+            key: Id of the child run. Default: an id that is the same in every attempt.
+            result: Type to which the result is converted. Default: what the function returns, if it is the flow's only
+                step.
+            timeout: Raise AwaitTimeout after this duration.
+            on_failure: "raise" ChildFailed if the run fails or is cancelled, or "return" a ChildFailure.
+            on_timeout: What happens to the run at the timeout: "cancel" it, or "abandon" it.
+            name: Name of the durable call; without one, calls of a flow are identified by their order.
+            priority: Of the run's steps; lower runs first.
+            correlation_id: Stored with every event of the run. Default: the one of this run.
+            tags: Names and values to find the run by.
+        """
+        self._channel.check()
+        options = check_tags(tags, "tags") if tags is not None else None
+        request = ChildRequest(flow, [input], False, key, priority, correlation_id, options, result)
+        return self._channel.session.child_calls.call(
+            request, name=name, timeout=timeout, on_failure=on_failure, on_timeout=on_timeout
+        )
+
+    @overload
+    def call_many(
+        self,
+        flow: str,
+        inputs: Iterable[Any],
+        *,
+        on_failure: OnChildFailure = "raise",
+        **options: Unpack[CallManyOptions],
+    ) -> ChildCall[list[Any]]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: NoInput[Coroutine[Any, Any, R]],
+        inputs: Iterable[None],
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallManyOptions],
+    ) -> ChildCall[list[R]]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: Callable[Concatenate[I, ...], Coroutine[Any, Any, R]],
+        inputs: Iterable[I],
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallManyOptions],
+    ) -> ChildCall[list[R]]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: NoInput[R],
+        inputs: Iterable[None],
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallManyOptions],
+    ) -> ChildCall[list[R]]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: Callable[Concatenate[I, ...], R],
+        inputs: Iterable[I],
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallManyOptions],
+    ) -> ChildCall[list[R]]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: str | Callable[..., Any],
+        inputs: Iterable[Any],
+        *,
+        result: type[R],
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallManyOptions],
+    ) -> ChildCall[list[R]]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: Callable[..., Coroutine[Any, Any, R]],
+        inputs: Iterable[Any],
+        *,
+        on_failure: Literal["return"],
+        **options: Unpack[CallManyOptions],
+    ) -> ChildCall[list[R | ChildFailure]]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: Callable[..., R],
+        inputs: Iterable[Any],
+        *,
+        on_failure: Literal["return"],
+        **options: Unpack[CallManyOptions],
+    ) -> ChildCall[list[R | ChildFailure]]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: str | Callable[..., Any],
+        inputs: Iterable[Any],
+        *,
+        result: type[R],
+        on_failure: Literal["return"],
+        **options: Unpack[CallManyOptions],
+    ) -> ChildCall[list[R | ChildFailure]]: ...
+
+    @checked
+    def call_many(
+        self,
+        flow: str | Callable[..., Any],
+        inputs: Iterable[Any],
+        *,
+        result: Any = None,
+        timeout: Duration | None = None,
+        on_failure: OnChildFailure = "raise",
+        on_timeout: OnCallTimeout = "cancel",
+        name: str | None = None,
+        priority: int | None = None,
+        correlation_id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> ChildCall[Any]:
+        """Start a run of a flow for each input, wait until all have ended, and return their results in order.
+
+        It is one durable call: ten thousand runs cost as much each as ten.
+
+        Args:
+            flow: A flow's name, or the function marked with `@flow`.
+            inputs: What the first step of each run receives.
+            result: Type to which each result is converted. Default: what the function returns, if it is the flow's
+                only step.
+            timeout: Raise AwaitTimeout after this duration.
+            on_failure: "raise" ChildFailed for the first failed run, once all have ended, or "return" a ChildFailure
+                in the place of each.
+            on_timeout: What happens to the open runs at the timeout: "cancel" them, or "abandon" them.
+            name: Name of the durable call; without one, calls of a flow are identified by their order.
+            priority: Of the runs' steps; lower runs first.
+            correlation_id: Stored with every event of the runs. Default: the one of this run.
+            tags: Names and values to find the runs by.
+        """
+        self._channel.check()
+        options = check_tags(tags, "tags") if tags is not None else None
+        if not isinstance(inputs, Iterable) or isinstance(inputs, str | bytes | Mapping):
+            raise BadArgument(f"inputs must be a list with the input of each run, got {shorten(inputs)}")
+        request = ChildRequest(flow, list(inputs), True, None, priority, correlation_id, options, result)
+        return self._channel.session.child_calls.call(
+            request, name=name, timeout=timeout, on_failure=on_failure, on_timeout=on_timeout
+        )
+
     @property
     def wait(self) -> Waits:
         """Wait for a time, an event or a trigger; the step uses no slot meanwhile: `await ctx.wait.time("1h")`."""
@@ -357,10 +642,11 @@ class Context:
         """Return the values of several durable calls, in order, once all are done.
 
         Args:
-            calls: Durable calls that were not awaited yet: `ctx.run(…)`, `ctx.wait.event(…)`.
+            calls: Durable calls that were not awaited yet: `ctx.run(…)`, `ctx.call(…)`, `ctx.wait.event(…)`.
         """
         return await self.calls.await_all(calls)
 
+    @checked
     def first(
         self, calls: Mapping[str, DurableCall[Any]], *, name: str = "first"
     ) -> Coroutine[Any, Any, tuple[str, Any]]:
@@ -406,5 +692,5 @@ class Context:
             case _:
                 raise BadEmit(
                     "emit requires a kind and data, a dict with 'kind', or a dict whose 'type' is 'log', "
-                    f"'progress' or 'partial', got {dict(event)!r}"
+                    f"'progress' or 'partial', got {shorten(dict(event))}"
                 )

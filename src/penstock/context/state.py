@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from ..core.argument_checks import MAX_WORD_CHARS, check_count
 from ..core.clock import Clock
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, PenstockError, UnreadableRecord
 from ..core.payload import pack, unpack
 from ..core.stored import read_stored
-from ..core.text import check_text, shorten
+from ..core.text import check_text, escape_line, shorten
 from ..ports.store import State
 from ..ports.unit import StateWrite
 
@@ -83,7 +84,7 @@ class StateRecorder(Protocol):
         """Raise if the attempt is over: its writes would be lost."""
         ...
 
-    def count_write(self, size: int) -> bool:
+    def count_write(self, key: str, size: int) -> bool:
         """Count a set or delete of `size` bytes. Return whether an earlier attempt committed it before it suspended."""
         ...
 
@@ -133,8 +134,8 @@ class StateView:
         """
         self._recorder.check()
         full = self._prefix + join_key(key)
-        packed = pack(value, f"state {full}")
-        if not self._recorder.count_write(len(packed)):
+        packed = pack(value, f"state {escape_line(full)}")
+        if not self._recorder.count_write(full, len(packed)):
             self._writes[full] = StateWrite(full, packed, None, self._expiry(ttl))
         return DONE
 
@@ -146,7 +147,7 @@ class StateView:
         """
         self._recorder.check()
         full = self._prefix + join_key(key)
-        if not self._recorder.count_write(0):
+        if not self._recorder.count_write(full, 0):
             self._writes[full] = StateWrite(full, None)
         return DONE
 
@@ -158,6 +159,7 @@ class StateView:
             after: The last key of the page before.
             limit: Maximum number of keys.
         """
+        check_count(limit)
         start = self._prefix + (join_key(prefix) if prefix else "")
         last = self._prefix + join_key(after) if after is not None else None
         # Deleted keys are still stored: read so many more.
@@ -186,13 +188,14 @@ class StateView:
         self._recorder.check()
         if not callable(change):
             raise BadArgument(
-                f"change must be a function that returns the new value for the old one, got {shorten(change)}"
+                "the second argument of state.patch must be a function that takes the old value and returns the new "
+                f"one, got {shorten(change)}"
             )
         full = self._prefix + join_key(key)
         if full in self._writes:
             raise StateConflict(
-                f"state {full} cannot be patched, because it was set in this attempt and is not committed yet. "
-                "Use either set or patch for a key"
+                f"state {shorten(full)} cannot be patched, because it was set in this attempt and is not committed "
+                "yet. Use either set or patch for a key"
             )
         memo = self._memo_name(full, name)
         recorded = self._recorder.read_memo(memo)
@@ -204,7 +207,7 @@ class StateView:
 
     def _memo_name(self, full: str, name: str | None) -> str:
         if name is not None:
-            return f"patch:{full}@{name}"
+            return f"patch:{full}@{check_text(name, 'name', MAX_WORD_CHARS)}"
         number = self._patches[full] = self._patches.get(full, 0) + 1
         return f"patch:{full}#{number}"
 
@@ -307,7 +310,7 @@ async def patch_state(
             changed = change(None if row is None else read_value(key, row.value))
             if inspect.isawaitable(changed):  # the function is in another process
                 changed = await changed
-            value = pack(changed, f"state {key}")
+            value = pack(changed, f"state {escape_line(key)}")
             if await write(StateWrite(key, value, row.version if row else 0, expires)):
                 return unpack(value)
             await asyncio.sleep(PATCH_PAUSE_S * tries)

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, overload
 
 from ..core.durations import Duration
-from ..core.errors import BadArgument, CallFailed, ReplayError
+from ..core.errors import BadArgument, CallFailed, ConcurrentDurableCall, ReplayError, Suspension
 from ..core.events import Event
 from ..core.retry import RetryOption, RetryPolicy
 from ..core.text import shorten
+from ..durable.call_events import CallTimer
 from ..durable.call_recorder import CallRecorder
 from ..durable.calls import (
     DurableCall,
     RunCall,
     call_failed,
     check_run_arguments,
+    leave_function,
     read_value,
     require_name_and_function,
 )
+from ..durable.child_runs import ChildFailure, OnCallTimeout, OnChildFailure
+from ..durable.journal import JournalCall, JournalEntry
 from ..durable.signed_calls import SignedId
-from ..durable.triggers import Trigger, TriggerWait
-from ..durable.waits import TriggerType, Waits
+from ..durable.trigger_waits import Trigger, TriggerWait
+from ..durable.waits import TriggerType, Waits, Where
 from .context import Context
 from .state import SyncStateView
+
+if TYPE_CHECKING:
+    from .call_types import CallManyOptions, CallOptions, I, NoInput, R
 
 T = TypeVar("T")
 
@@ -37,6 +45,8 @@ class SyncContext:
     def __init__(self, inner: Context, loop: asyncio.AbstractEventLoop) -> None:
         self._inner = inner
         self._loop = loop
+        self._lock = threading.Lock()
+        self._thread: int | None = None  # the handler's own thread
         self.state = SyncStateView(inner.state, loop)
         self.shared = SyncStateView(inner.shared, loop)
         self.job_id = inner.job_id
@@ -205,26 +215,304 @@ class SyncContext:
             )
         check_run_arguments(name, fn)
         calls = self._calls
-        call = calls.next_call(name, "run")
+        if calls.has_suspended and self._is_other_thread():
+            raise Suspension("the handler waits; this thread's work runs again when it resumes")
+        with self._lock:  # the handler may use several threads
+            call = calls.next_call(name, "run")
         if call.entry is not None:
             return read_value(call.entry)
-        with calls.exclusive(call.key):
-            calls.begin(call)
-            self._block_on(calls.flush_urgent())
+        calls.begin(call)
+        timer = self._block_on(_start(calls, call.key))
+        try:
+            token = calls.enter_function(call.key)
             try:
-                value = _call_with_retries(call.key, lambda: fn(*args, **kwargs), RetryPolicy.parse(retry), calls)
-            except CallFailed as problem:
-                calls.record(call, None, str(problem))
-                self._block_on(calls.flush())
-                raise
-            entry = calls.record(call, value)
-            self._block_on(calls.flush())
-        return read_value(entry)
+                value = _call_with_retries(timer, lambda: fn(*args, **kwargs), RetryPolicy.parse(retry), calls)
+            finally:
+                leave_function(token)
+        except Exception as problem:
+            self._block_on(_fail(calls, call, timer, problem))
+            raise
+        except BaseException:
+            self._post(_drop, calls, timer)
+            raise
+        return read_value(self._block_on(_complete(calls, call, timer, value)))
+
+    @overload
+    def call(
+        self, flow: str, input: Any = None, *, on_failure: OnChildFailure = "raise", **options: Unpack[CallOptions]
+    ) -> Any: ...
+
+    @overload
+    def call(
+        self,
+        flow: NoInput[Coroutine[Any, Any, R]],
+        input: None = None,
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallOptions],
+    ) -> R: ...
+
+    @overload
+    def call(
+        self,
+        flow: Callable[Concatenate[I, ...], Coroutine[Any, Any, R]],
+        input: I,
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallOptions],
+    ) -> R: ...
+
+    @overload
+    def call(
+        self,
+        flow: NoInput[R],
+        input: None = None,
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallOptions],
+    ) -> R: ...
+
+    @overload
+    def call(
+        self,
+        flow: Callable[Concatenate[I, ...], R],
+        input: I,
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallOptions],
+    ) -> R: ...
+
+    @overload
+    def call(
+        self,
+        flow: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        result: type[R],
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallOptions],
+    ) -> R: ...
+
+    @overload
+    def call(
+        self,
+        flow: Callable[..., Coroutine[Any, Any, R]],
+        input: Any = None,
+        *,
+        on_failure: Literal["return"],
+        **options: Unpack[CallOptions],
+    ) -> R | ChildFailure: ...
+
+    @overload
+    def call(
+        self,
+        flow: Callable[..., R],
+        input: Any = None,
+        *,
+        on_failure: Literal["return"],
+        **options: Unpack[CallOptions],
+    ) -> R | ChildFailure: ...
+
+    @overload
+    def call(
+        self,
+        flow: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        result: type[R],
+        on_failure: Literal["return"],
+        **options: Unpack[CallOptions],
+    ) -> R | ChildFailure: ...
+
+    def call(
+        self,
+        flow: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        key: str | None = None,
+        result: Any = None,
+        timeout: Duration | None = None,
+        on_failure: OnChildFailure = "raise",
+        on_timeout: OnCallTimeout = "cancel",
+        name: str | None = None,
+        priority: int | None = None,
+        correlation_id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Start a run of a flow, wait for its end and return its result.
+
+        Args:
+            flow: A flow's name, or the function marked with `@flow`.
+            input: What the first step receives: any JSON value, dataclass, msgspec or pydantic model.
+            key: Id of the child run. Default: an id that is the same in every attempt.
+            result: Type to which the result is converted. Default: what the function returns, if it is the flow's only
+                step.
+            timeout: Raise AwaitTimeout after this duration.
+            on_failure: "raise" ChildFailed if the run fails or is cancelled, or "return" a ChildFailure.
+            on_timeout: What happens to the run at the timeout: "cancel" it, or "abandon" it.
+            name: Name of the durable call; without one, calls of a flow are identified by their order.
+            priority: Of the run's steps; lower runs first.
+            correlation_id: Stored with every event of the run. Default: the one of this run.
+            tags: Names and values to find the run by.
+        """
+        start: Callable[..., DurableCall[Any]] = self._inner.call
+        call = start(
+            flow,
+            input,
+            key=key,
+            result=result,
+            timeout=timeout,
+            on_failure=on_failure,
+            on_timeout=on_timeout,
+            name=name,
+            priority=priority,
+            correlation_id=correlation_id,
+            tags=tags,
+        )
+        return self._block_on(self._calls.await_call(call))
+
+    @overload
+    def call_many(
+        self,
+        flow: str,
+        inputs: Iterable[Any],
+        *,
+        on_failure: OnChildFailure = "raise",
+        **options: Unpack[CallManyOptions],
+    ) -> list[Any]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: NoInput[Coroutine[Any, Any, R]],
+        inputs: Iterable[None],
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallManyOptions],
+    ) -> list[R]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: Callable[Concatenate[I, ...], Coroutine[Any, Any, R]],
+        inputs: Iterable[I],
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallManyOptions],
+    ) -> list[R]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: NoInput[R],
+        inputs: Iterable[None],
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallManyOptions],
+    ) -> list[R]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: Callable[Concatenate[I, ...], R],
+        inputs: Iterable[I],
+        *,
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallManyOptions],
+    ) -> list[R]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: str | Callable[..., Any],
+        inputs: Iterable[Any],
+        *,
+        result: type[R],
+        on_failure: Literal["raise"] = "raise",
+        **options: Unpack[CallManyOptions],
+    ) -> list[R]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: Callable[..., Coroutine[Any, Any, R]],
+        inputs: Iterable[Any],
+        *,
+        on_failure: Literal["return"],
+        **options: Unpack[CallManyOptions],
+    ) -> list[R | ChildFailure]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: Callable[..., R],
+        inputs: Iterable[Any],
+        *,
+        on_failure: Literal["return"],
+        **options: Unpack[CallManyOptions],
+    ) -> list[R | ChildFailure]: ...
+
+    @overload
+    def call_many(
+        self,
+        flow: str | Callable[..., Any],
+        inputs: Iterable[Any],
+        *,
+        result: type[R],
+        on_failure: Literal["return"],
+        **options: Unpack[CallManyOptions],
+    ) -> list[R | ChildFailure]: ...
+
+    def call_many(
+        self,
+        flow: str | Callable[..., Any],
+        inputs: Iterable[Any],
+        *,
+        result: Any = None,
+        timeout: Duration | None = None,
+        on_failure: OnChildFailure = "raise",
+        on_timeout: OnCallTimeout = "cancel",
+        name: str | None = None,
+        priority: int | None = None,
+        correlation_id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> list[Any]:
+        """Start a run of a flow for each input, wait until all have ended, and return their results in order.
+
+        Args:
+            flow: A flow's name, or the function marked with `@flow`.
+            inputs: What the first step of each run receives.
+            result: Type to which each result is converted. Default: what the function returns, if it is the flow's
+                only step.
+            timeout: Raise AwaitTimeout after this duration.
+            on_failure: "raise" ChildFailed for the first failed run, once all have ended, or "return" a ChildFailure
+                in the place of each.
+            on_timeout: What happens to the open runs at the timeout: "cancel" them, or "abandon" them.
+            name: Name of the durable call; without one, calls of a flow are identified by their order.
+            priority: Of the runs' steps; lower runs first.
+            correlation_id: Stored with every event of the runs. Default: the one of this run.
+            tags: Names and values to find the runs by.
+        """
+        start: Callable[..., DurableCall[Any]] = self._inner.call_many
+        call = start(
+            flow,
+            inputs,
+            result=result,
+            timeout=timeout,
+            on_failure=on_failure,
+            on_timeout=on_timeout,
+            name=name,
+            priority=priority,
+            correlation_id=correlation_id,
+            tags=tags,
+        )
+        results: list[Any] = self._block_on(self._calls.await_call(call))
+        return results
 
     @property
     def wait(self) -> SyncWaits:
         """Wait for a time, an event or a trigger: `ctx.wait.time("1h")`."""
-        return SyncWaits(self._inner.wait, self._calls, self._block_on)
+        return SyncWaits(self._inner.wait, self._calls, self._block_on_wait)
 
     @property
     def branch(self) -> Branches:
@@ -237,7 +525,7 @@ class SyncContext:
         Args:
             calls: Branches: `ctx.branch.run(…)`, `ctx.branch.event(…)`.
         """
-        return self._block_on(self._calls.await_all(calls))
+        return self._block_on_wait(self._calls.await_all(calls))
 
     def first(self, calls: Mapping[str, DurableCall[Any]], *, name: str = "first") -> tuple[str, Any]:
         """Return the name and the value of the branch that is done first; cancel the other waits.
@@ -247,7 +535,7 @@ class SyncContext:
             name: Name of this choice, if a handler makes several.
         """
         call = self._calls.next_call(name, "first")
-        return self._block_on(self._calls.await_first(calls, call))
+        return self._block_on_wait(self._calls.await_first(calls, call))
 
     def now(self) -> datetime:
         """Return the current time; a replay of the handler gets the same."""
@@ -265,29 +553,94 @@ class SyncContext:
     def _calls(self) -> CallRecorder:
         return self._inner.calls
 
+    def bind_thread(self) -> None:
+        """Take note of the thread that the handler runs on."""
+        self._thread = threading.get_ident()
+
+    def _is_other_thread(self) -> bool:
+        return self._thread is not None and threading.get_ident() != self._thread
+
     def _block_on(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
+    def _block_on_wait(self, call: Coroutine[Any, Any, T]) -> T:
+        """Block on a call that may suspend the handler: only the handler's own thread can leave it."""
+        if self._is_other_thread():
+            call.close()
+            raise self._calls.journal.make_error(
+                ConcurrentDurableCall,
+                "ctx.wait was called on a thread that the handler started. Call it on the handler's own thread; to "
+                "wait for several things at once, use ctx.all or ctx.first, or make the handler `async def`",
+            )
+        return self._block_on(call)
 
-def _call_with_retries(name: str, fn: Callable[[], Any], retry: RetryPolicy, calls: CallRecorder) -> Any:
-    failures = 0
+    def _post(self, fn: Callable[..., None], *args: Any) -> None:
+        self._loop.call_soon_threadsafe(fn, *args)
+
+
+# The journal belongs to the event loop's thread: the handler's threads start and end their calls there.
+
+
+async def _start(calls: CallRecorder, key: str) -> CallTimer:
+    """Commit what the function must not run without, and take note that it starts."""
+    calls.branches.active += 1
+    try:
+        await calls.flush_urgent()
+        await calls.branches.acquire()
+    except BaseException:
+        calls.branches.finish_call()
+        raise
+    timer = calls.events.start(key)
+    calls.events.show_later()
+    return timer
+
+
+async def _complete(calls: CallRecorder, call: JournalCall, timer: CallTimer, value: Any) -> JournalEntry:
+    calls.branches.release()
+    try:
+        entry = calls.record_value(call, timer, value)
+        await calls.flush()
+        return entry
+    finally:
+        calls.branches.finish_call()
+
+
+async def _fail(calls: CallRecorder, call: JournalCall, timer: CallTimer, problem: Exception) -> None:
+    calls.branches.release()
+    try:
+        if isinstance(problem, CallFailed):
+            calls.record_failure(call, timer, problem)
+            await calls.flush()
+        elif not isinstance(problem, ReplayError):
+            calls.events.fail(timer, problem)
+    finally:
+        calls.branches.finish_call()
+
+
+def _drop(calls: CallRecorder, timer: CallTimer) -> None:
+    calls.branches.release()
+    calls.events.drop(timer)
+    calls.branches.finish_call()
+
+
+def _call_with_retries(timer: CallTimer, fn: Callable[[], Any], retry: RetryPolicy, calls: CallRecorder) -> Any:
     while True:
+        timer.tries += 1
         try:
             value = fn()
         except ReplayError:
             raise
         except Exception as problem:
-            failures += 1
             if retry.attempts == 1:
                 raise
-            delay = retry.next_delay_ms(problem, failures, calls.rng)
+            delay = retry.next_delay_ms(problem, timer.tries, calls.rng)
             if delay is None:
-                raise call_failed(name, failures, problem) from problem
+                raise call_failed(timer.key, timer.tries, problem) from problem
             calls.sleep_thread(delay)
             continue
         if inspect.iscoroutine(value):
             value.close()
-            raise TypeError(f"{name} got an async function in a `def` handler; make the handler async")
+            raise TypeError(f"{timer.key} got an async function in a `def` handler; make the handler async")
         return value
 
 
@@ -313,6 +666,7 @@ class SyncWaits:
         kind: str,
         *,
         match: Mapping[str, Any] | None = None,
+        where: Where | None = None,
         timeout: Duration | None = None,
         name: str | None = None,
         past: bool = True,
@@ -321,12 +675,14 @@ class SyncWaits:
 
         Args:
             kind: The event's kind, such as `"order.paid"`.
-            match: What the event's data must contain.
+            match: What the event's data must contain. The store compares it, so prefer it to `where`.
+            where: Function of an event that matches; if it returns false, the wait continues with the next event. It is
+                called once for each event, on the worker's event loop: its answer is recorded.
             timeout: Raise AwaitTimeout after this duration.
             name: Name of the durable call; without one, waits for a kind are identified by their order.
             past: Also accept an event that came since the run started, unless this step has already received it.
         """
-        wait = self._waits.event(kind, match=match, timeout=timeout, name=name, past=past)
+        wait = self._waits.event(kind, match=match, where=where, timeout=timeout, name=name, past=past)
         event: Event = self._block_on(self._calls.await_call(wait))
         return event
 
@@ -336,6 +692,7 @@ class SyncWaits:
         *,
         type: TriggerType = "webhook",
         timeout: Duration | None = None,
+        payload: Any = None,
         schema: Mapping[str, Any] | None = None,
         signed: str | None = None,
         signed_id: SignedId = "trigger",
@@ -346,13 +703,15 @@ class SyncWaits:
             name: Name of the durable call, unique in the handler.
             type: Who fires it: a `webhook`, a `user` or an `api` client.
             timeout: `wait()` raises AwaitTimeout after this duration.
+            payload: What to show to the person who answers: any JSON value. `app.waits.get` and the event
+                `step.await.trigger` have it.
             schema: JSON schema the sent data must match.
             signed: Environment variable with the secret that callers sign with.
             signed_id: Which id a signed call must have: `trigger`, the id of this trigger, or `any`, for senders that
                 choose their ids.
         """
         pending = self._waits.trigger(
-            name, type=type, timeout=timeout, schema=schema, signed=signed, signed_id=signed_id
+            name, type=type, timeout=timeout, payload=payload, schema=schema, signed=signed, signed_id=signed_id
         )
         return SyncTrigger(self._block_on(pending.register()), self._calls, self._block_on)
 
@@ -394,6 +753,8 @@ class Branches:
         self._ctx = ctx
         self.time = ctx.wait.time
         self.event = ctx.wait.event
+        self.call = ctx.call
+        self.call_many = ctx.call_many
 
     @require_name_and_function
     def run(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunCall:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
 from .errors import BadArgument
@@ -33,12 +34,17 @@ def to_iso(ms: int) -> str:
     """Format milliseconds as ISO 8601 in UTC, as in the event envelope."""
     try:
         # Use whole seconds: a float of seconds is a millisecond off beyond the year 2242.
-        return f"{datetime.fromtimestamp(ms // 1000, UTC).isoformat()[:19]}.{ms % 1000:03}Z"
+        return f"{_format_second(ms // 1000)}.{ms % 1000:03}Z"
     except (ValueError, OverflowError, OSError):
         # Other programs write to the same queues: show any number they wrote.
         cycles, within = divmod(ms, _CYCLE_MS)
         year, rest = int(to_iso(within)[:4]) + 400 * cycles, to_iso(within)[4:]
         return f"{'-' if year < 0 else '+'}{abs(year):06}{rest}"
+
+
+@lru_cache(64)  # events of one moment are written and read together
+def _format_second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).isoformat()[:19]
 
 
 def from_iso(text: str) -> int:

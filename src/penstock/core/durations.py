@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from math import isfinite
+from typing import TypeGuard
 
 from .errors import BadDuration
 from .text import shorten
@@ -26,7 +27,7 @@ def to_ms(value: Duration) -> int:
         ms = value.total_seconds() * 1000
     elif isinstance(value, str):
         ms = _parse(value)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif is_number(value):
         ms = value * 1000
     else:
         raise BadDuration(f"invalid duration {shorten(value)}; {_HINT}")
@@ -37,6 +38,11 @@ def to_ms(value: Duration) -> int:
     if ms > MAX_DURATION_MS:
         raise BadDuration(f"duration {shorten(value)} is too long; the maximum is {MAX_DURATION_TEXT}")
     return round(ms)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a number, and not a bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def ms_to_duration(ms: float) -> Duration:
@@ -54,16 +60,16 @@ def _parse(text: str) -> float:
 
 
 def format_ms(ms: float) -> str:
-    """Format milliseconds for people: 850 ms, 1.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    """Format milliseconds for people: 850 ms, 1.2 s, 3 min 20 s, 2 h 5 min, 1 h, 3 d 4 h."""
     if ms < 999.5:
         return f"{ms:.0f} ms"
     if ms < 59_950:
         return f"{ms / 1000:.1f} s"
     minutes, seconds = divmod(round(ms / 1000), 60)
     if minutes < 60:
-        return f"{minutes} min {seconds} s"
+        return f"{minutes} min" + (f" {seconds} s" if seconds else "")
     hours, minutes = divmod(minutes, 60)
     if hours < 48:
-        return f"{hours} h {minutes} min"
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
     days, hours = divmod(hours, 24)
-    return f"{days} d {hours} h"
+    return f"{days} d" + (f" {hours} h" if hours else "")

@@ -1,23 +1,27 @@
 """The error tree.
 
     PenstockError
-    ├── ConfigError              SettingError · DefinitionError
+    ├── ConfigError              SettingError · DefinitionError · DagInvalid · NeedsStore · NodeMissing
     ├── BadArgument              BadDuration
-    ├── NotFound                 UnknownFlow · UnknownStep · UnknownQueue · UnknownRun · UnknownJob ·
-    │                            UnknownKind · UnknownSchedule
+    ├── DagInactive
+    ├── NotFound                 UnknownFlow · UnknownDag · UnknownNodeType · UnknownStep · UnknownQueue · UnknownRun ·
+    │                            UnknownJob · UnknownKind · UnknownSchedule · UnknownWait · UnknownWebhook
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
     │                            UnreadableJob
-    ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt ·
+    ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt · BrokenQueue ·
     │                            NamespaceMismatch
     ├── UnreadableRecord
-    ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·
-    │   │                        StaleAttempt · ContextClosed · AwaitTimeout · CallFailed · VersionMismatch ·
-    │   │                        ChildFailed · ChildrenPending · RunnerLost
+    ├── HandlerError             Permanent · ExpressionError · NodeFailed · Retry · RateLimited · UndeclaredEvent ·
+    │   │                        AttemptTimeout · WorkerLost · StaleAttempt · ContextClosed · AwaitTimeout ·
+    │   │                        CallFailed · VersionMismatch · ChildFailed · ChildCancelled · ChildrenPending ·
+    │   │                        DepthLimit · RunnerLost · WaitCancelled
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
     │                            HistoryLimit
     ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature
     ├── TransactionError         NotInTransaction · UnknownConnection · NoOutbox
-    ├── RunError                 RunFailed · RunCancelled · RunLimit · CannotFork
+    ├── RunError                 RunFailed · RunCancelled · RunLimit · CannotFork · RunMoved · CountChanged
+    ├── WaitSettled
+    ├── WebhookError             WebhookMethod
     └── WaitTimeout
     AttemptCancelled, Suspension BaseExceptions: `except Exception` in a handler cannot eat them
 
@@ -26,6 +30,7 @@ Every class has a stable `code`; HTTP, CLI, events and docs show the same one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import ClassVar, Self
 
@@ -40,6 +45,18 @@ class ConfigError(PenstockError):
     """The application is configured wrongly."""
 
     code = "config_error"
+
+
+class NeedsStore(ConfigError):
+    """A command needs the store, but the URL is that of a server."""
+
+    code = "needs_store"
+
+
+class NodeMissing(ConfigError):
+    """Node, which runs TypeScript and JavaScript worker files, is not installed, is too old or lacks a package."""
+
+    code = "node_missing"
 
 
 class SettingError(ConfigError):
@@ -57,6 +74,17 @@ class DefinitionError(ConfigError):
         super().__init__(f"{where}: {message}" if where else message)
         self.kind = code
         self.where = where
+
+
+class DagInvalid(ConfigError):
+    """A dag has mistakes: all of them are in `problems`, each with its path."""
+
+    code = "bad_dag"
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
+        super().__init__(f"{self.problems[0]}{more}")
 
 
 class BadArgument(PenstockError, ValueError):
@@ -79,6 +107,20 @@ class NotFound(PenstockError):
 
 class UnknownFlow(NotFound):
     code = "unknown_flow"
+
+
+class UnknownDag(NotFound):
+    code = "unknown_dag"
+
+
+class DagInactive(PenstockError):
+    """A run of a deactivated dag was to be started."""
+
+    code = "dag_inactive"
+
+
+class UnknownNodeType(NotFound):
+    code = "unknown_node_type"
 
 
 class UnknownStep(NotFound):
@@ -105,6 +147,18 @@ class UnknownKind(NotFound):
 
 class UnknownSchedule(NotFound):
     code = "unknown_schedule"
+
+
+class UnknownWait(NotFound):
+    """The store has no wait with this id."""
+
+    code = "unknown_wait"
+
+
+class UnknownWebhook(NotFound):
+    """No webhook has this path."""
+
+    code = "unknown_webhook"
 
 
 class PayloadError(PenstockError):
@@ -159,10 +213,7 @@ class StoreClosed(StoreUnavailable):
     @classmethod
     def of(cls, store: object) -> Self:
         """Build the error for a call to a closed store."""
-        return cls(
-            f"this App is closed, and with it the store {store}; call it before `close` or inside `async with`, or "
-            "open it again"
-        )
+        return cls(f"this App is closed (store {store}); use it inside `async with`, or open it again")
 
 
 class StoreFull(StoreUnavailable):
@@ -175,6 +226,12 @@ class StoreCorrupt(StoreError):
     """The store's file is damaged, or is not a Penstock store."""
 
     code = "store_corrupt"
+
+
+class BrokenQueue(StoreError):
+    """Another program broke a key of the queue. Other queues are not affected."""
+
+    code = "broken_queue"
 
 
 class NamespaceMismatch(StoreError):
@@ -203,6 +260,24 @@ class Permanent(HandlerError):
     """Raise in a handler: fail now, without retries."""
 
     code = "permanent"
+
+
+class ExpressionError(Permanent):
+    """An expression in the config of a node is invalid, or has no value for this run."""
+
+    code = "bad_expression"
+
+
+class NodeFailed(HandlerError):
+    """The executor of a node returned `Fail(…)`."""
+
+    code = "node_failed"
+
+
+class AddressRefused(Permanent):
+    """An http node was to call an address that is not public and not in the setting `http_allow`."""
+
+    code = "address_refused"
 
 
 class Retry(HandlerError):
@@ -247,6 +322,7 @@ class AttemptTimeout(HandlerError):
     """An attempt, or a `ctx.run` call, ran longer than its `timeout`."""
 
     code = "timeout"
+    ends_attempt = False  # True: the runner stopped the attempt, because its time was up
 
 
 class WorkerLost(HandlerError):
@@ -262,13 +338,28 @@ class RunnerLost(HandlerError):
 
 
 class ChildFailed(HandlerError):
-    """A child of this job failed for good, and failed the job with it; the handler did not run."""
+    """A child of this job failed for good and failed the job with it; or a run that `ctx.call` waited for failed.
+
+    `failure` is the ChildFailure of that run; None for a job."""
 
     code = "child_failed"
+    failure: object = None
+
+
+class ChildCancelled(ChildFailed):
+    """A run that `ctx.call` waited for was cancelled."""
+
+    code = "child_cancelled"
+
+
+class DepthLimit(HandlerError):
+    """A run called another one deeper than the setting `max_depth` allows."""
+
+    code = "depth_limit"
 
 
 class ChildrenPending(HandlerError):
-    """A job returned while its children were still pending, or after one of them had failed it."""
+    """A job returned before its child jobs ended, or after one of them failed."""
 
     code = "children_pending"
 
@@ -289,6 +380,12 @@ class AwaitTimeout(HandlerError):
     """A wait expired. Catch it to continue; otherwise the step fails, without retries."""
 
     code = "AWAIT_TIMEOUT"
+
+
+class WaitCancelled(HandlerError):
+    """An operator cancelled the wait. Catch it to continue; otherwise the step fails, without retries."""
+
+    code = "wait_cancelled"
 
 
 class CallFailed(HandlerError):
@@ -322,7 +419,7 @@ class DuplicateName(ReplayError):
 
 
 class ConcurrentDurableCall(ReplayError):
-    """A durable call started while another was in progress, outside `ctx.all` and `ctx.first`."""
+    """A durable call was made inside the function of a `ctx.run`, or a wait on a thread that is not the handler's."""
 
     code = "concurrent_durable_call"
 
@@ -337,6 +434,24 @@ class HistoryLimit(ReplayError):
     """A step recorded more durable calls than the journal allows, or an attempt writes more than one commit may."""
 
     code = "history_limit"
+
+
+class WaitSettled(PenstockError):
+    """The wait was already resolved, expired or cancelled."""
+
+    code = "wait_settled"
+
+
+class WebhookError(PenstockError):
+    """A call of a webhook could not be received."""
+
+    code = "webhook_error"
+
+
+class WebhookMethod(WebhookError):
+    """The webhook does not accept this HTTP method."""
+
+    code = "webhook_method"
 
 
 class TriggerError(PenstockError):
@@ -419,6 +534,18 @@ class RunLimit(RunError):
     """A run exceeded the maximum number of steps."""
 
     code = "run_limit"
+
+
+class RunMoved(RunError):
+    """The run has changed since the version that a command expects."""
+
+    code = "run_moved"
+
+
+class CountChanged(RunError):
+    """A bulk action selects another number of things than the caller confirmed."""
+
+    code = "count_changed"
 
 
 class CannotFork(RunError):

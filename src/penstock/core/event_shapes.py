@@ -22,6 +22,7 @@ class _Meta(msgspec.Struct, rename="camel"):
     attempt: _Count | None = None
     max_attempts: _Count | None = None
     duration: _Count | None = None
+    index: _Count | None = None
     starts: list[str] | None = None
     job_id: str | None = None
     causation_id: str | None = None
@@ -48,12 +49,16 @@ class _Data(msgspec.Struct, rename="camel"):
     resume_at: _Time | None = None
     timeout: _Count | None = None
     event_kind: str | None = None
+    call: str | None = None
+    started_at: _Time | None = None
+    tries: _Count | None = None
+    size: _Count | None = None
     trigger_id: str | None = None
 
 
-_TYPED_META = ("flow.", "step.", "job.")
+_TYPED_META = ("flow.", "step.", "call.", "job.")
 # Other kinds carry the data of user code, which may have any shape.
-_TYPED_DATA = ("flow.", "step.failed", "step.await.", "job.failed")
+_TYPED_DATA = ("flow.", "step.failed", "step.await.", "call.", "job.failed")
 
 
 def check_shape(kind: str, data: Any, meta: dict[str, Any] | None) -> None:

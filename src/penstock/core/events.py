@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -17,10 +18,13 @@ from .redaction import Redactor
 from .text import shorten
 
 MAX_STREAM_CHARS = 500
-STREAM_TYPES = ("flow", "trigger", "webhook", "entity", "queue", "global")
+STREAM_TYPES = ("flow", "trigger", "webhook", "entity", "queue", "audit", "global")
 UNREADABLE = "unreadable"  # the kind of an event that is stored but cannot be read
 # Only the engine writes kinds with these prefixes; user code may not emit them.
-RESERVED_PREFIXES = ("flow.", "step.", "job.", "trigger.", "schema.", "buffer.", "schedule.", "state.")
+RESERVED_PREFIXES = (
+    "flow.", "step.", "call.", "job.", "trigger.", "schema.", "buffer.", "schedule.", "state.", "audit.",
+    "webhook.", "node.", "dag.",
+)  # fmt: skip
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -193,6 +197,12 @@ class Streams:
         """Return the stream of any type."""
         return f"{self.namespace}:{type_}:{id_}"
 
+    def check_type(self, type_: str) -> str:
+        """Return the type of streams, or raise BadStream with the known ones."""
+        if type_ in self._types:
+            return type_
+        raise BadStream(f"unknown type of streams {shorten(type_)}; known types: {', '.join(self._types)}")
+
     def check(self, name: str) -> str:
         """Return the stream name, or raise BadStream with the accepted form."""
         parts = name.split(":") if isinstance(name, str) and len(name) <= MAX_STREAM_CHARS else []
@@ -206,6 +216,11 @@ class Streams:
         )
 
 
+def log_topic(job: str) -> str:
+    """Return what the log lines of a plain job are indexed by. No kind of an event contains a colon."""
+    return f"log:{job}"
+
+
 class EventBodies(Streams):
     """The streams of a namespace, and the encoder of event bodies.
 
@@ -213,19 +228,36 @@ class EventBodies(Streams):
     that code may receive also keeps its original.
     """
 
-    def __init__(self, namespace: str = "nq", redactor: Redactor | None = None) -> None:
+    def __init__(self, namespace: str = "nq", redactor: Redactor | None = None, *, records_state: bool = True) -> None:
         super().__init__(namespace)
         self._redactor = redactor or Redactor()
+        self.records_state = records_state  # whether state changes are events of their run
+        self.encode_start = lru_cache(1024)(self._encode_start)
 
     def encode(self, body: EventBody) -> bytes:
         """Encode an event's body as JSON, with secrets redacted."""
         return self._redactor.redact_json(encode_body(body))
+
+    def _encode_start(self, kind: str, step: str | None, sample: str) -> bytes | None:
+        """Return the start of a body, up to its `data`; None if secrets would be hidden in it or in the sample of its
+        data. It is cached: events whose data differs from the sample in times and numbers only need no redaction."""
+        start = b'%b,"data":' % encode_body(EventBody(kind, step=step))[:-1]
+        whole = b"%b%b}" % (start, sample.encode())
+        return start if self._redactor.redact_json(whole) == whole else None
 
     def encode_emitted(self, body: EventBody) -> tuple[bytes, bytes | None]:
         """Encode the body of an event that waits and flows may receive: redacted, and the original if it differs."""
         original = encode_body(body)
         redacted = self._redactor.redact_json(original)
         return redacted, None if redacted is original else original
+
+    def redact_json(self, data: bytes) -> bytes:
+        """Redact secrets in JSON; return the same bytes if there are none."""
+        return self._redactor.redact_json(data)
+
+    def redact_named(self, name: str, data: bytes) -> bytes:
+        """Redact JSON that is stored under a name, such as a state key."""
+        return self._redactor.redact_named(name, data)
 
     def redact_text(self, text: str) -> str:
         """Redact secrets in a text."""

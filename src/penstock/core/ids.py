@@ -18,6 +18,7 @@ MAX_NAME_CHARS = 100
 _ID = re.compile(r"[A-Za-z0-9._-]+")
 # At most 18 digits, so that the sequence of an invented cursor fits every store's 64-bit integers.
 _EVENT_ID = re.compile(r"[0-9]{1,18}-([0-9]{1,18})")
+_FEED_CURSOR = re.compile(r"([0-9]{1,18})(?:[.-]([0-9]{1,18}))?")
 _STEP_NUMBER = re.compile(r"[0-9]{1,9}")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
@@ -35,7 +36,7 @@ def check_id(value: str, what: str = "id", max_chars: int = MAX_ID_CHARS) -> str
             f"invalid {what} {shorten(value)}; use letters, digits, '.', '_' and '-', but not only "
             f"digits, and at most {max_chars} characters"
         )
-    return value
+    return str(value)  # a handle of a run is a str too
 
 
 def check_schedule_id(value: str) -> str:
@@ -108,3 +109,13 @@ def event_seq(cursor: str) -> int:
     if found is None:
         raise BadId(f"invalid event id {shorten(cursor)}; an event id looks like 1719667845123-7")
     return int(found[1])
+
+
+def parse_feed_cursor(cursor: str) -> tuple[int, int]:
+    """Return the two numbers of a feed cursor; an empty one is before all events. Stores without a second one use 0."""
+    if not cursor:
+        return 0, 0
+    found = _FEED_CURSOR.fullmatch(cursor)
+    if found is None:
+        raise BadId(f"invalid cursor {shorten(cursor)}; pass the cursor of the last event that you received")
+    return int(found[1]), int(found[2] or 0)

@@ -115,9 +115,8 @@ async def deadline(subject: str, timeout: Duration | None, queues: str) -> Async
         async with asyncio.timeout(to_ms(timeout) / 1000 if timeout is not None else None):
             yield outage_retry
     except TimeoutError:
+        late = f"{subject} did not end within {format_ms(to_ms(timeout or 0))}"
         if outage_retry.problem is not None:
-            message = f"{subject} did not end within {timeout}; the store is not answering: {outage_retry.problem}"
+            message = f"{late}; the store is not answering: {outage_retry.problem}"
             raise WaitTimeout(message) from outage_retry.problem
-        raise WaitTimeout(
-            f"{subject} did not end within {timeout}; check that a worker is running for {queues}"
-        ) from None
+        raise WaitTimeout(f"{late}; check that a worker is running for {queues}") from None

@@ -26,10 +26,10 @@ _TEXT = re.compile(
 # Words joined by dots, each read once: a JSON Web Token, if the first one contains its start.
 _DOTTED = re.compile(r"(?<![A-Za-z0-9_-])([A-Za-z0-9_-]{11,}+)(?:\.[A-Za-z0-9_-]{8,}+){1,4}")
 _TOKEN_START = re.compile(r"\beyJ(?=[A-Za-z0-9_-]{8})")
-# After the name of a secret: a separator, then the value, quoted or up to the end of the word.
+# After the name of a secret: a separator, then the value: quoted, in brackets or up to the end of the word.
 _VALUE = (
     r"[\w-]{0,40}\\?[\"']?\s{0,8}[=:]\s{0,8})"
-    r"(?:(?P<quote>\\?[\"']).*?(?:(?P=quote)|\Z)|(?:(?i:bearer|basic|digest|token)\s{1,8})?[^\s\"',;&]+)"
+    r"(?:(?P<quote>\\?[\"']).*?(?:(?P=quote)|\Z)|[\[({][^\])}]*+(?:[\])}]|\Z)|(?:(?i:bearer|basic|digest|token)\s{1,8})?[^\s\"',;&]+)"
 )
 _HEADER = re.compile(r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie)(\s{0,8}:\s{0,8})[^\r\n\"']+")
 # Words for a cheap check before anything is parsed: most events contain no secret.
@@ -65,6 +65,13 @@ class Redactor:
         value = _decode(data)
         hidden = self.redact_value(value)
         return data if hidden == value else _encode(hidden)
+
+    def redact_named(self, name: str, data: bytes) -> bytes:
+        """Redact JSON that is stored under a name, such as a state key, if the name is one of a secret."""
+        known = _normalize_key(name)
+        if self._is_off or not any(word in known for word in self._words):
+            return data
+        return _encode(self.redact_value({name: _decode(data)})[name])
 
     def redact_value(self, value: Any, path: tuple[str, ...] = ()) -> Any:
         """Redact secrets in a JSON value."""

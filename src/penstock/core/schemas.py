@@ -56,6 +56,20 @@ def needs_validation(annotation: Any) -> bool:
     )
 
 
+def convert_result(value: Any, type_: Any, what: str) -> Any:
+    """Return a recorded result as a value of its type; raise SchemaViolation, naming `what`, if it does not match."""
+    if type_ in (None, Any, type(None)):
+        return value
+    if needs_validation(type_):
+        return make_validator(type_, what, unknown_fields="ignore")(value)
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as problem:
+        raise SchemaViolation(f"{what} does not match {getattr(type_, '__name__', type_)}: {problem}") from None
+    except TypeError:  # a type that only its own library converts
+        return value
+
+
 def to_json_schema(schema: Any) -> dict[str, Any] | None:
     """Return a declared schema as JSON schema, for the registry."""
     if isinstance(schema, dict):

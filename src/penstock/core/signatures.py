@@ -43,7 +43,7 @@ class Signature(msgspec.Struct, frozen=True):
             headers: The call's headers: a mapping, or pairs as in ASGI. Case does not matter.
             body: The call's body as received.
         """
-        found = _read_headers(headers)
+        found = read_headers(headers)
         missing = [name for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER) if name not in found]
         if len(missing) == 3:
             return None
@@ -96,8 +96,8 @@ def verify(key: bytes, signature: Signature, now: int) -> None:
     given = signature.value
     if not isinstance(given, str) or not given.isascii() or len(given) > MAX_VALUE_CHARS:
         raise BadSignature(
-            f"{SIGNATURE_HEADER} must be v1,<base64>, several separated by spaces, at most {MAX_VALUE_CHARS:,} "
-            f"characters, got {_shorten(given)}"
+            f"the header {SIGNATURE_HEADER} must contain signatures of the form v1,<base64> with spaces between them, "
+            f"at most {MAX_VALUE_CHARS:,} characters, got {_shorten(given)}"
         )
     # Compare with every signature, so that the time it takes reveals nothing.
     matches = [hmac.compare_digest(expected, one.encode()) for one in given.split()]
@@ -131,7 +131,7 @@ def _bad_timestamp(value: Any) -> BadSignature:
     )
 
 
-def _read_headers(headers: Any) -> dict[str, str]:
+def read_headers(headers: Any) -> dict[str, str]:
     """Return headers with lowercase names; those that are not text are left out."""
     try:
         pairs = [(name, value) for name, value in (headers.items() if hasattr(headers, "items") else headers)]

@@ -30,6 +30,14 @@ def shorten(value: Any, max_chars: int = MAX_SHOWN_CHARS) -> str:
     return shown if len(shown) <= max_chars else f"{shown[:max_chars]}…"
 
 
+def to_text(value: object) -> str:
+    """Return a value as text, also if it has none of its own."""
+    try:
+        return str(value)
+    except Exception:  # a deeply nested value, a number of thousands of digits, a broken `__str__`
+        return shorten(value)
+
+
 def check_text(value: Any, what: str, max_chars: int = MAX_TEXT_CHARS) -> str:
     """Return the value if it is text that every store can hold; raise BadArgument with the argument's name if not."""
     if not isinstance(value, str):
@@ -42,7 +50,7 @@ def check_text(value: Any, what: str, max_chars: int = MAX_TEXT_CHARS) -> str:
         )
     if not value.isascii() and has_lone_surrogate(value):
         raise BadArgument(f"{what} must be valid text, got a lone surrogate in {shorten(value)}")
-    return value
+    return str(value)  # a plain string, also for a subclass of str
 
 
 def has_lone_surrogate(text: str) -> bool:

@@ -1,46 +1,49 @@
-"""The call recorder: makes the durable calls of one attempt, one at a time, and records each once."""
+"""The call recorder: makes the durable calls of one attempt and records each once."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import Token
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 from ..core.durations import Duration, to_ms
 from ..core.errors import (
+    AttemptCancelled,
     BadArgument,
     CallFailed,
     ConcurrentDurableCall,
     NonDeterminism,
-    ReplayError,
     SuspendSwallowed,
     Suspension,
 )
 from ..core.ids import uuid7
 from ..core.payload import unpack
 from ..core.retry import RetryOption, RetryPolicy
-from .calls import CallOutcome, DurableCall, RunCall, WaitCall, check_run_arguments, mark_shared_kinds
+from ..core.text import shorten
+from .branches import Branches, BranchSession
+from .call_events import CallEvents, CallEventSession, CallTimer
+from .calls import (
+    CallOutcome,
+    DurableCall,
+    RunCall,
+    WaitCall,
+    check_run_arguments,
+    mark_shared_kinds,
+    running_function,
+)
 from .first import FirstCall, run_until_first
-from .journal import Journal, JournalCall, JournalEntry
+from .journal import JournalCall, JournalEntry
 
 T = TypeVar("T")
+VALUES = ("now", "uuid", "random")
 
 
-class CallSession(Protocol):
+class CallSession(CallEventSession, BranchSession, Protocol):
     """The attempt, as durable calls see it."""
-
-    @property
-    def journal(self) -> Journal: ...
-
-    @property
-    def now_ms(self) -> int:
-        """The time, never earlier than the claim."""
-        ...
 
     @property
     def rng(self) -> random.Random: ...
@@ -53,6 +56,15 @@ class CallSession(Protocol):
         """Commit the journal's writes now."""
         ...
 
+    @property
+    def is_flushing(self) -> bool:
+        """Whether another branch is committing something that a function must not run without."""
+        ...
+
+    async def wait_for_urgent(self) -> None:
+        """Wait until that is committed."""
+        ...
+
     def begin(self, call: JournalCall) -> None:
         """Take note that a call without a record is about to do its work."""
         ...
@@ -63,15 +75,15 @@ class CallSession(Protocol):
 
 
 class CallRecorder:
-    """The durable calls of one attempt, one at a time."""
+    """The durable calls of one attempt."""
 
     def __init__(self, session: CallSession) -> None:
         self._session = session
-        self._current: str | None = None  # the call in progress
-        self._caller: object = None
+        self.journal = session.journal
+        self.events = CallEvents(session)
+        self.branches = Branches(session, self.suspend, self.flush)
         self._suspended_on: str | None = None
         self._token_issuers: list[Callable[[], None]] = []  # of pending triggers that an earlier attempt registered
-        self._reached_ms = 0  # a due time that has passed, even if the clock was set back or stands still in a test
 
     @property
     def rng(self) -> random.Random:
@@ -79,22 +91,21 @@ class CallRecorder:
 
     @property
     def now_ms(self) -> int:
-        return max(self._session.now_ms, self._reached_ms)
-
-    @property
-    def journal(self) -> Journal:
-        return self._session.journal
+        return max(self._session.now_ms, self.branches.reached_ms)
 
     def next_call(self, name: str, kind: str) -> JournalCall:
         """Return the journal's next call with this name."""
         if name == kind:  # a default name: calls of that kind are identified by their order
             return self.next_call_by_order(name, kind)
-        self._check_caller()
+        self._check_caller(name)
         return self.journal.next_call(name, kind)
 
     def next_call_by_order(self, name: str, kind: str) -> JournalCall:
         """Return the journal's next call with this name; several places in the code may use the name."""
-        self._check_caller()
+        if kind not in VALUES:  # these have no effect, and may be called anywhere
+            self._check_caller(name)
+        else:
+            self._session.check()
         return self.journal.next_call_by_order(name, kind)
 
     def begin(self, call: JournalCall) -> None:
@@ -105,20 +116,57 @@ class CallRecorder:
         """Record a call's value, or its final error, with the next commit."""
         return self.journal.record(call, value, error=error)
 
+    def record_value(self, call: JournalCall, timer: CallTimer, value: Any) -> JournalEntry:
+        """Record the value of a function, with its event, with the next commit."""
+        entry = self.record(call, value)
+        self.events.complete(timer, len(entry.value))
+        return entry
+
+    def record_failure(self, call: JournalCall, timer: CallTimer, problem: CallFailed) -> JournalEntry:
+        """Record the final failure of a function, with its event, with the next commit."""
+        self.events.fail(timer, problem.__cause__ or problem)
+        return self.record(call, None, str(problem))
+
     async def flush(self) -> None:
         """Commit the journal's writes now."""
-        await self._session.flush()
+        self.events.add_started()
+        if not self.journal.is_concurrent:
+            await self._session.flush()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self.branches.committing.add(task)  # the end of the handler waits for it
+        try:
+            await self._session.flush()
+        finally:
+            self.branches.committing.discard(task)
+
+    def enter_function(self, key: str) -> Token[tuple[object, str] | None]:
+        """Refuse durable calls in the function of a `ctx.run`, and in what it starts, until `leave_function`."""
+        return running_function.set((self, key))
+
+    def close(self) -> None:
+        """Stop what runs on its own."""
+        self.events.close()
+        self.branches.dispose()
 
     def add_token_issuer(self, issue: Callable[[], None]) -> None:
         """Call `issue` before the next function of a `ctx.run`: the function may send the token to someone."""
         self._token_issuers.append(issue)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether something must be committed before a function runs."""
+        return self.journal.is_urgent or bool(self._token_issuers) or self._session.is_flushing
 
     async def flush_urgent(self) -> None:
         """Commit the journal's writes now if the function that runs next must not run without them."""
         while self._token_issuers:
             self._token_issuers.pop()()
         if self.journal.is_urgent:
-            await self._session.flush()
+            await self.flush()
+        elif self._session.is_flushing:
+            await self._session.wait_for_urgent()
 
     async def sleep(self, ms: int) -> None:
         """Sleep between two tries of a `ctx.run`. Tests skip the time."""
@@ -165,26 +213,37 @@ class CallRecorder:
         return unpack(bytes(entry.value))
 
     async def await_call(self, call: DurableCall[T]) -> T:
-        """Return the value of one call, or suspend the handler until it is there."""
+        """Return the value of one call. Park its branch, or suspend the handler, until it is there."""
         call.awaited = True
-        self._enter(call.name)
+        self._enter()
+        branches = self.branches
+        branches.active += 1
         try:
-            await call.start()
-            if call.is_done():
-                return call.result()
-            raise self.suspend([call])
+            while True:
+                await call.start()
+                if call.is_done():
+                    return call.result()
+                await self.park([call])
+        except (Suspension, AttemptCancelled) as stop:
+            if not branches.holds(stop):
+                raise
+            problem = stop.with_traceback(None)
         finally:
-            self._current = None
+            branches.finish_call()
+        return await branches.stop(problem)
 
     async def await_all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
-        """Return every value in order, or suspend the handler until the last one is there."""
+        """Return every value in order, once the last one is there."""
         self._check_calls("ctx.all", calls)
-        with self.exclusive("ctx.all"):
+        return await self.work(self._await_all(calls))
+
+    async def _await_all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
+        while True:
             await self.start_calls(calls)
             pending = [call for call in calls if not call.is_done()]
-            if pending:
-                raise self.suspend(pending)
-            return [call.result() for call in calls]
+            if not pending:
+                return [call.result() for call in calls]
+            await self.park(pending)
 
     async def await_first(self, calls: Mapping[str, DurableCall[Any]], call: JournalCall) -> tuple[str, Any]:
         """Return the name and the value of the first call that is done; cancel the other waits."""
@@ -196,18 +255,18 @@ class CallRecorder:
         self._check_calls("ctx.first", list(calls.values()))
         if not calls:
             raise BadArgument("ctx.first requires at least one call, got an empty mapping")
-        with self.exclusive("ctx.first"):
-            recorded = call.entry
-            won = (
-                await FirstCall(self, calls, call).find_winner() if recorded is None else unpack(bytes(recorded.value))
+        return await self.work(self._await_first(calls, call))
+
+    async def _await_first(self, calls: Mapping[str, DurableCall[Any]], call: JournalCall) -> tuple[str, Any]:
+        recorded = call.entry
+        won = await FirstCall(self, calls, call).find_winner() if recorded is None else unpack(bytes(recorded.value))
+        if won not in calls or not calls[won].is_done():
+            raise self.journal.make_error(
+                NonDeterminism,
+                f"an earlier attempt recorded {won!r} as the winner of {call.key}, but this ctx.first has the "
+                f"calls {', '.join(calls)} now. If you change a ctx.first, pass a new name=",
             )
-            if won not in calls or not calls[won].is_done():
-                raise self.journal.make_error(
-                    NonDeterminism,
-                    f"an earlier attempt recorded {won!r} as the winner of {call.key}, but this ctx.first has the "
-                    f"calls {', '.join(calls)} now. If you change a ctx.first, pass a new name=",
-                )
-            return won, calls[won].result()
+        return won, calls[won].result()
 
     # What `ctx.first` needs
 
@@ -223,7 +282,7 @@ class CallRecorder:
         seconds = max(due - self.now_ms, 0) / 1000 if due is not None else None
         ended = await run_until_first({key: run.run_unrecorded for key, run in runs.items()}, seconds)
         if not ended and due is not None:
-            self._reached_ms = max(self._reached_ms, due)
+            self.branches.reached_ms = max(self.branches.reached_ms, due)
         return ended
 
     async def start_calls(self, calls: Sequence[DurableCall[Any]]) -> None:
@@ -234,73 +293,84 @@ class CallRecorder:
             if isinstance(problem, BaseException) and not isinstance(problem, CallFailed):
                 raise problem
 
-    def suspend(self, pending: Sequence[DurableCall[Any]]) -> Suspension:
-        """Return the exception that leaves the handler until one of these calls is done."""
+    async def park(self, pending: Sequence[DurableCall[Any]]) -> None:
+        """Wait until one of these calls may be done. The handler is left when all its branches wait."""
         waits = [call for call in pending if isinstance(call, WaitCall)]
+        self.branches.active -= 1
+        try:
+            await self.branches.park(waits)
+        finally:
+            self.branches.active += 1
+
+    def suspend(self, waits: Sequence[WaitCall[Any]]) -> Suspension:
+        """Return the exception that leaves the handler until one of these waits is over."""
         self.journal.check_skipped_waits()
         suspension = self._session.suspend(waits)
         self._suspended_on = ", ".join(wait.name for wait in waits)
         return suspension
 
-    # One call at a time
+    # Where a call may be made
 
-    @contextmanager
-    def exclusive(self, name: str) -> Iterator[None]:
-        """Refuse other durable calls inside the block."""
-        self._enter(name)
+    async def work(self, call: Coroutine[Any, Any, T]) -> T:
+        """Make a call that is more than one durable call, or none: its branch is not blocked meanwhile."""
         try:
-            yield
+            self._enter()
+        except BaseException:
+            call.close()
+            raise
+        self.branches.active += 1
+        try:
+            return await call
+        except (Suspension, AttemptCancelled) as stop:
+            if not self.branches.holds(stop):
+                raise
+            problem = stop.with_traceback(None)
         finally:
-            self._current = None
+            self.branches.finish_call()
+        return await self.branches.stop(problem)
 
-    def _enter(self, name: str) -> None:
-        """Raise if another call is in progress: a replay might record the two in another order."""
+    def _enter(self) -> None:
         self._session.check()
         if self._suspended_on is not None:
-            raise self._call_after_suspend(_current_caller())
-        if self._current is not None:
+            raise self._call_after_suspend()
+        self.branches.enter()
+
+    @property
+    def has_suspended(self) -> bool:
+        """Whether the handler is being left for a wait."""
+        return self._suspended_on is not None
+
+    def _check_caller(self, name: str) -> None:
+        """Raise if no durable call may be made here."""
+        self._session.check()
+        if self._suspended_on is not None:
+            raise self._call_after_suspend()
+        running = running_function.get()
+        if running is not None and running[0] is self:
             raise self.journal.make_error(
                 ConcurrentDurableCall,
-                f"{name} was started while {self._current} was still running. Await durable calls one at a time, "
-                "or use ctx.all([...]) or ctx.first({...}); they cannot run in asyncio.gather, in a task, or "
-                "inside a function passed to ctx.run",
+                f"{name} was called inside the function of {running[1]}. A replay skips that function, so the call "
+                "would be lost. Make durable calls in the handler, or in a function that the handler awaits directly",
             )
-        self._current = name
 
-    def _check_caller(self) -> None:
-        self._session.check()
-        caller = _current_caller()
-        if self._suspended_on is not None:
-            raise self._call_after_suspend(caller)
-        self._caller = caller
-
-    def _call_after_suspend(self, caller: object) -> ReplayError:
-        if caller == self._caller:
-            return self.journal.make_error(
-                SuspendSwallowed,
-                f"a durable call was made after {self._suspended_on} had suspended the handler. Catch Exception, "
-                "not BaseException, and make no durable calls in a finally block around a wait",
-            )
+    def _call_after_suspend(self) -> BaseException:
+        main = self._session.handler_task
+        if main is not None and asyncio.current_task() is not main:
+            return asyncio.CancelledError("the handler waits")
         return self.journal.make_error(
-            ConcurrentDurableCall,
-            f"a durable call was made while {self._suspended_on} was waiting. Use ctx.all([...]) or "
-            "ctx.first({...}); durable calls cannot run in asyncio.gather, in a task or in a thread",
+            SuspendSwallowed,
+            f"a durable call was made after {self._suspended_on} had suspended the handler. Catch Exception, "
+            "not BaseException or asyncio.CancelledError, and make no durable calls in a finally block around a wait",
         )
 
-    def _check_calls(self, function: str, calls: Sequence[Any]) -> None:
+    def _check_calls(self, function: str, calls: Any) -> None:
+        if not isinstance(calls, Sequence):
+            raise BadArgument(f"{function} requires a list of durable calls, got {shorten(calls)}")
         for call in calls:
             if not isinstance(call, DurableCall):
-                raise TypeError(
+                raise BadArgument(
                     f"{function} requires durable calls that are not awaited yet, got a {type(call).__name__}. "
                     "Pass calls such as ctx.wait.event(…), ctx.wait.time(…), t.wait() or ctx.run(…); in a `def` "
                     "handler, ctx.branch.event(…) or ctx.branch.run(…)"
                 )
             call.awaited = True
-
-
-def _current_caller() -> object:
-    """Return who makes the call: the task, or the thread of a `def` handler."""
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return threading.get_ident()

@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from contextvars import ContextVar, Token
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
@@ -15,6 +16,7 @@ from ..core.payload import unpack
 from ..core.retry import RetryPolicy
 from ..core.text import shorten
 from ..core.tracebacks import describe_error
+from .call_events import CallTimer
 from .journal import JournalCall, JournalEntry
 
 if TYPE_CHECKING:
@@ -23,7 +25,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Any])
 log = logging.getLogger("penstock.worker")
+_PLAIN = frozenset((type(None), bool, int, float, str, list, dict))  # what most functions return is not awaitable
 _EXAMPLE = 'ctx.run("charge", charge, 7)'
+
+
+# The recorder and the name of the call whose function runs here. Tasks and threads that it starts inherit it.
+running_function: ContextVar[tuple[object, str] | None] = ContextVar("penstock_function", default=None)
+
+
+def leave_function(token: Token[tuple[object, str] | None]) -> None:
+    """Allow durable calls again after `enter_function`."""
+    running_function.reset(token)
 
 
 class DurableCall(Generic[T]):
@@ -90,6 +102,7 @@ class CallOutcome(NamedTuple):
     """The result of a function that is not recorded yet."""
 
     at: int
+    timer: CallTimer
     value: Any = None
     failure: Exception | None = None
 
@@ -116,58 +129,93 @@ class RunCall(DurableCall[Any]):
 
     async def start(self) -> None:
         if self._entry is None:
-            self._calls.begin(self._call)
-            await self._calls.flush_urgent()
+            calls = self._calls
+            calls.begin(self._call)
+            if calls.is_urgent:
+                await calls.flush_urgent()
+            if not calls.branches.try_acquire():
+                await calls.branches.acquire()
+            timer = calls.events.start(self.name)
             try:
-                value = await self._call_with_retries()
+                value = await self._call_with_retries(timer)
             except CallFailed as problem:
-                self._entry = self._calls.record(self._call, None, str(problem))
-                await self._calls.flush()
+                self._entry = calls.record_failure(self._call, timer, problem)
+                await calls.flush()
                 raise
-            self._entry = self._calls.record(self._call, value)
-            await self._calls.flush()
+            except Exception as problem:
+                calls.events.fail(timer, problem)
+                raise
+            except BaseException:
+                calls.events.drop(timer)
+                raise
+            finally:
+                calls.branches.release()
+            self._entry = calls.record_value(self._call, timer, value)
+            await calls.flush()
 
     async def run_unrecorded(self) -> CallOutcome:
         """Call the function without recording its outcome: it may lose a `ctx.first`."""
         self._calls.begin(self._call)
+        await self._calls.branches.acquire()
+        timer = self._calls.events.start(self.name)
         try:
-            value = await self._call_with_retries()
+            value = await self._call_with_retries(timer)
         except Exception as problem:
-            return CallOutcome(self._calls.now_ms, failure=problem)
-        return CallOutcome(self._calls.now_ms, value)
+            return CallOutcome(self._calls.now_ms, timer, failure=problem)
+        finally:
+            self._calls.branches.release()
+            self._calls.events.drop(timer)
+        return CallOutcome(self._calls.now_ms, timer, value)
 
     def accept(self, outcome: CallOutcome) -> None:
         """Record the outcome of the function that won. A failure the step's own retry policy handles is raised."""
-        if outcome.failure is not None and not isinstance(outcome.failure, CallFailed):
-            raise outcome.failure
-        error = str(outcome.failure) if outcome.failure is not None else None
-        self._entry = self._calls.record(self._call, outcome.value, error)
+        failure = outcome.failure
+        if isinstance(failure, CallFailed):
+            self._entry = self._calls.record_failure(self._call, outcome.timer, failure)
+        elif failure is not None:
+            self._calls.events.fail(outcome.timer, failure)
+            raise failure
+        else:
+            self._entry = self._calls.record_value(self._call, outcome.timer, outcome.value)
 
-    async def _call_with_retries(self) -> Any:
-        failures = 0
+    async def _call_with_retries(self, timer: CallTimer) -> Any:
         while True:
+            timer.tries += 1
             try:
                 return await self._call_once()
             except ReplayError:
                 raise
             except Exception as problem:
-                failures += 1
                 if self._retry.attempts == 1:
                     raise  # the step's own policy decides, and the step's next attempt calls the function again
-                delay = self._retry.next_delay_ms(problem, failures, self._calls.rng)
+                delay = self._retry.next_delay_ms(problem, timer.tries, self._calls.rng)
                 if delay is None:
-                    raise call_failed(self.name, failures, problem) from problem
+                    raise call_failed(self.name, timer.tries, problem) from problem
             await self._calls.sleep(delay)
 
     async def _call_once(self) -> Any:
+        token = self._calls.enter_function(self.name)
         try:
-            async with asyncio.timeout(self._timeout_s) as limit:
+            if self._timeout_s is not None:
+                return await self._call_with_timeout(self._timeout_s)
+            value = self._fn()
+            if type(value) in _PLAIN or not inspect.isawaitable(value):
+                return value
+            self._calls.events.show_later()
+            return await value
+        finally:
+            leave_function(token)
+
+    async def _call_with_timeout(self, timeout_s: float) -> Any:
+        self._calls.events.show_later()
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
                 value = self._fn()
                 return await value if inspect.isawaitable(value) else value
         except TimeoutError as late:
             if not limit.expired():
                 raise
-            problem = AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout_s:g} s")
+            problem = AttemptTimeout(f"{self.name} ran longer than its timeout of {timeout_s:g} s")
             # Its cause is the cancellation, whose traceback ends where the function was.
             raise problem.with_traceback(getattr(late.__cause__, "__traceback__", None)) from None
 
@@ -175,7 +223,7 @@ class RunCall(DurableCall[Any]):
 def call_failed(name: str, failures: int, problem: Exception) -> CallFailed:
     """Build the error of a `ctx.run` whose retries are used up."""
     why = describe_error(type(problem).__name__, str(problem))
-    return CallFailed(f"{name} failed after {failures} tries: {why}")
+    return CallFailed(f"{name} failed after {failures} attempt{'s' if failures != 1 else ''}: {why}")
 
 
 def read_value(entry: JournalEntry) -> Any:

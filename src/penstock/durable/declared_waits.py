@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
 
-from ..core.durations import Duration, ms_to_duration, to_ms
+from ..core.durations import Duration, is_number, ms_to_duration, to_ms
 from ..core.errors import AwaitTimeout, BadArgument, BadDuration, DefinitionError, SettingError
 from ..core.events import BadEmit, Event, check_kind
 from ..core.options import rename_keys
@@ -28,9 +29,12 @@ class Await:
         type: `"event"` and `"trigger"` wait before the handler runs, `"time"` waits after it and holds its result.
         event: The kind of event to wait for.
         match: What the event's data must contain, or a function of the step's input that returns it.
-        where: A function of the event (and the input) that accepts or rejects the event.
+        where: A function of the event that accepts or rejects it. A second parameter gets the `WaitContext`, with the
+            step's input as `ctx.input`.
         trigger: Who fires the trigger: `"webhook"` (a service), `"user"` or `"api"`. Only recorded with its events.
         name: Name of the durable call.
+        payload: What to show to the person who answers a trigger: any JSON value, or a function of the step's input
+            that returns it.
         schema: JSON schema the data of a trigger must match.
         signed: Environment variable with the secret that callers sign a trigger's data with.
         signed_id: Which id a signed call must have: `trigger`, the id of the trigger, or `any`, for senders that choose
@@ -47,6 +51,7 @@ class Await:
     where: Callable[..., bool] | None = None
     trigger: TriggerType = "webhook"
     name: str | None = None
+    payload: Any = None
     schema: Mapping[str, Any] | None = None
     signed: str | None = None
     signed_id: SignedId = "trigger"
@@ -57,30 +62,31 @@ class Await:
 
     def __post_init__(self) -> None:
         if self.type not in ("time", "event", "trigger"):
-            raise DefinitionError(
-                f"the type of an await must be 'time', 'event' or 'trigger', got {shorten(self.type)}"
-            )
+            raise DefinitionError(f"the type of a wait must be 'time', 'event' or 'trigger', got {shorten(self.type)}")
         if self.type == "event":
             try:
                 check_kind(self.event or "")
             except BadEmit as problem:
-                raise DefinitionError(f"an `await` of type 'event' requires the kind of an event: {problem}") from None
+                raise DefinitionError(f"a wait of type 'event' requires event=: {problem}") from None
         if self.type == "time" and self.delay is None:
             raise DefinitionError(
-                "an `await` of type 'time' requires a delay, either a duration or a function of the result"
+                "a wait of type 'time' requires delay=, either a duration or a function that takes the result"
             )
         if self.type == "time" and (self.timeout is not None or self.on_timeout is not None):
-            raise DefinitionError("an `await` of type 'time' cannot have a timeout; its delay is the whole wait")
+            raise DefinitionError("a wait of type 'time' cannot have a timeout; its delay is the whole wait")
         if self.announce is not None and self.type != "trigger":
-            raise DefinitionError(f"the option announce requires an `await` of type 'trigger', got type {self.type!r}")
+            raise DefinitionError(f"the option announce requires a wait of type 'trigger', got type {self.type!r}")
+        if self.payload is not None and self.type != "trigger":
+            raise DefinitionError(f"the option payload requires a wait of type 'trigger', got type {self.type!r}")
         if self.signed is not None and self.type != "trigger":
-            raise DefinitionError(f"the option signed requires an `await` of type 'trigger', got type {self.type!r}")
+            raise DefinitionError(f"the option signed requires a wait of type 'trigger', got type {self.type!r}")
         try:
             check_signed(self.signed, self.signed_id)
         except (BadArgument, SettingError) as problem:
-            raise DefinitionError(f"an `await` of type 'trigger': {problem}") from None
+            raise DefinitionError(f"a wait of type 'trigger': {problem}") from None
         if self.on_timeout is not None and self.timeout is None:
-            raise DefinitionError(f"onTimeout={shorten(self.on_timeout)} requires a timeout")
+            raise DefinitionError(f'on_timeout={shorten(self.on_timeout)} requires timeout=, such as "1h"')
+        check_where(self.where)
         for name, value in (("timeout", self.timeout), ("delay", None if callable(self.delay) else self.delay)):
             try:
                 to_ms(value if value is not None else 0)
@@ -103,12 +109,14 @@ class Await:
 
 
 _KEYS = {*(field.name for field in fields(Await)), "delay_ms", "timeout_ms"}
+_CAMEL_KEYS = frozenset(("eventKind", "triggerType", "onTimeout", "signedId"))
 
 
-def read_await(value: Await | Mapping[str, Any] | None, option: str = "wait") -> Await | None:
-    """Read a wait as the specs write it: `{type, eventKind, where, match, delay, triggerType, timeout, onTimeout}`.
+def read_await(value: Await | Mapping[str, Any] | None, option: str = "wait", *, has_ms: bool = False) -> Await | None:
+    """Read a wait: `{type, eventKind, where, match, delay, triggerType, timeout, onTimeout}`.
 
-    Numbers are seconds, as everywhere; `delayMs` and `timeoutMs` are milliseconds. `option` is its name in errors.
+    Numbers are milliseconds with `has_ms` and in a mapping with camelCase keys, else seconds; `delayMs` and `timeoutMs`
+    are always milliseconds. `option` is its name in errors.
     """
     if value is None or isinstance(value, Await):
         return value
@@ -118,13 +126,76 @@ def read_await(value: Await | Mapping[str, Any] | None, option: str = "wait") ->
             f'"delay": "1h"}}, got {shorten(value)}'
         )
     options = rename_keys(value, _KEYS, option, aliases=_ALIASES)
+    has_ms = has_ms or not _CAMEL_KEYS.isdisjoint(value)
     for name in ("delay", "timeout"):
         ms = options.pop(f"{name}_ms", None)
         if ms is not None:
-            if isinstance(ms, bool) or not isinstance(ms, int | float):
+            if not is_number(ms):
                 raise DefinitionError(f"{option}.{name}_ms must be a number of milliseconds, got {shorten(ms)}")
             options[name] = ms_to_duration(ms)
+        elif has_ms and name in options:
+            options[name] = _in_ms(options[name])
     return Await(**{"type": "event" if "event" in options else "", **options})
+
+
+def _in_ms(value: Any) -> Any:
+    """Return a duration whose number, or the number its function returns, counts milliseconds."""
+    if callable(value):
+        return lambda result: _in_ms(value(result))
+    if inspect.isawaitable(value):
+        return _await_ms(value)
+    return ms_to_duration(value) if is_number(value) else value
+
+
+async def _await_ms(value: Awaitable[Any]) -> Any:
+    return _in_ms(await value)
+
+
+async def _settle(value: Any) -> Any:
+    """Return a value that a function returned; one of another language must be awaited."""
+    return await value if inspect.isawaitable(value) else value
+
+
+@dataclass(frozen=True)
+class WaitContext:
+    """The second argument of `where(event, ctx)`: the step that waits, without anything that acts."""
+
+    input: Any
+    run_id: str | None = None
+    flow: str | None = None
+    step: str | None = None
+    n: int = 1
+    correlation_id: str = ""
+
+
+def check_where(where: Any) -> None:
+    """Raise DefinitionError for a `where` that cannot be called with the event, or with the event and the ctx."""
+    if where is None:
+        return
+    if not callable(where) or inspect.iscoroutinefunction(where):
+        shown = "an async function" if callable(where) else shorten(where)
+        raise DefinitionError(f"`where` must be a `def` function or a lambda of (event) or (event, ctx), got {shown}")
+    names = _parameters(where)
+    if names is None:
+        return
+    if not 1 <= len(names) <= 2:
+        raise DefinitionError(f"`where` must take (event) or (event, ctx), got ({', '.join(names)})")
+    if len(names) == 2 and names[1] not in ("ctx", "context"):
+        raise DefinitionError(
+            f"the second parameter of `where` must be named ctx, got {names[1]!r}; the step's input is ctx.input"
+        )
+
+
+def _parameters(fn: Callable[..., Any]) -> list[str] | None:
+    """Return the names of the parameters without a default; None if they are not known."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [one.name for one in parameters if one.kind in kinds and one.default is one.empty]
 
 
 class TimeoutHandover(BaseException):
@@ -150,22 +221,23 @@ class EmittingAttempt(Protocol):
         ...
 
 
-async def wait_before(wait: Await, value: Any, attempt: EmittingAttempt) -> Any:
+async def wait_before(wait: Await, ctx: WaitContext, attempt: EmittingAttempt) -> Any:
     """Wait before the handler runs, and return the event, or the data the trigger was fired with."""
     session = attempt.session
     try:
         if wait.type == "event":
-            return await _wait_for_event(wait, value, session)
+            return await _wait_for_event(wait, ctx, session)
         trigger = await session.waits.trigger(
             wait.name or "await",
             type=wait.trigger,
             timeout=wait.timeout,
+            payload=await _settle(wait.payload(ctx.input)) if callable(wait.payload) else wait.payload,
             schema=wait.schema,
             signed=wait.signed,
             signed_id=wait.signed_id,
         )
         if wait.announce is not None:
-            await session.calls.run("await announce", wait.announce, (trigger, value), {}, None, None)
+            await session.calls.run("await announce", wait.announce, (trigger, ctx.input), {}, None, None)
         return await trigger.wait()
     except AwaitTimeout:
         if wait.on_timeout is None:
@@ -173,22 +245,19 @@ async def wait_before(wait: Await, value: Any, attempt: EmittingAttempt) -> Any:
         raise TimeoutHandover(wait.on_timeout) from None
 
 
-async def _wait_for_event(wait: Await, value: Any, session: DurableSession) -> Event:
+async def _wait_for_event(wait: Await, ctx: WaitContext, session: DurableSession) -> Event:
     assert wait.event is not None
-    match = wait.match(value) if callable(wait.match) else wait.match
-    deadline: int | None = None
-    while True:
-        call = session.waits.event(wait.event, match=match, timeout=wait.timeout, name=wait.name or "await")
-        call.deadline = deadline
-        event: Event = await call
-        if wait.where is None or _accepts(wait.where, event, value):
-            return event
-        deadline = call.due  # a rejected event does not extend the timeout
+    match = await _settle(wait.match(ctx.input)) if callable(wait.match) else wait.match
+    where = wait.where
+    accepts = None if where is None else lambda event: _accepts(where, event, ctx)
+    return await session.waits.event(
+        wait.event, match=match, where=accepts, timeout=wait.timeout, name=wait.name or "await"
+    )
 
 
-def _accepts(where: Callable[..., bool], event: Event, value: Any) -> bool:
-    code = getattr(where, "__code__", None)
-    return bool(where(event) if code is not None and code.co_argcount == 1 else where(event, value))
+def _accepts(where: Callable[..., Any], event: Event, ctx: WaitContext) -> Any:
+    names = _parameters(where)
+    return where(event) if names is not None and len(names) == 1 else where(event, ctx)
 
 
 async def wait_after(wait: Await, attempt: EmittingAttempt, run: Callable[[], Awaitable[Any]]) -> Any:
@@ -202,7 +271,7 @@ async def wait_after(wait: Await, attempt: EmittingAttempt, run: Callable[[], Aw
         session.calls.record(call, held)
     else:
         held = unpack(bytes(call.entry.value))
-    delay = wait.delay(held["result"]) if callable(wait.delay) else wait.delay
+    delay = await _settle(wait.delay(held["result"])) if callable(wait.delay) else wait.delay
     assert delay is not None
     await session.waits.time(delay, name="await")
     attempt.restore_emits([(kind, pack(data), correlation) for kind, data, correlation in held["emits"]])

@@ -28,12 +28,14 @@ class FirstCall:
     async def find_winner(self) -> str:
         """Return the key of the call that is done first, record it and cancel the other waits."""
         recorder = self._recorder
-        await recorder.start_calls(list(self._waits.values()))
-        won = self._first_done()
-        if won is None and self._runs:
-            return await self._run_functions()
-        if won is None:
-            raise recorder.suspend(list(self._calls.values()))
+        while True:
+            await recorder.start_calls(list(self._waits.values()))
+            won = self._first_done()
+            if won is not None:
+                break
+            if self._runs:
+                return await self._run_functions()
+            await recorder.park(list(self._calls.values()))
         recorder.record(self._call, won)
         recorder.journal.is_urgent = True  # after a crash, the handler must not act on another winner
         for wait in self._losing_waits(won):

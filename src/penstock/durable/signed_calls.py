@@ -12,6 +12,7 @@ import msgspec
 from ..core.errors import BadArgument, BadSignature, TriggerError
 from ..core.payload import pack, parse_json, to_plain
 from ..core.signatures import TOLERANCE_S, Signature, read_key, sign_with, verify
+from ..core.text import shorten
 from ..ports.unit import StateWrite
 from .wait_records import WaitBody
 
@@ -24,8 +25,8 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 def check_signed(signed: Any, signed_id: Any) -> None:
     """Check the options of a signed trigger, and its secret if this process has it."""
-    if signed_id not in ("trigger", "any"):
-        raise BadArgument(f"signed_id must be 'trigger' or 'any', got {signed_id!r}")
+    if not isinstance(signed_id, str) or signed_id not in ("trigger", "any"):
+        raise BadArgument(f"signed_id must be 'trigger' or 'any', got {shorten(signed_id)}")
     if signed is None:
         return
     if isinstance(signed, str) and signed.startswith("whsec_"):
@@ -73,8 +74,8 @@ def sign_call(id: str, body: WaitBody, data: Any, now_ms: int) -> Signature:
 def _read_key(body: WaitBody) -> bytes:
     if body.signed is None:
         raise BadSignature(
-            f"trigger {body.name!r} names no secret, so that a signature cannot be checked; set signed= where the "
-            "trigger is created, or fire it without a signature"
+            f"trigger {body.name!r} was created without signed=, so there is no secret to check a signature with; fire "
+            "it without a signature, or create it with signed="
         )
     if secret := os.environ.get(body.signed):
         return read_key(secret, body.signed)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.errors import (
@@ -26,21 +27,33 @@ from ..ports.store import WaitRow
 from ..ports.unit import Committed, Memo, NewWait, Refused, StateWrite, Unit
 from .journal import encode
 from .signed_calls import read_signed_call, sign_call
-from .triggers import hash_token, is_trigger_id, new_secret, token_memo
-from .wait_records import TRIGGER, WaitBody, WaitResult, build_trigger_event, read_body, resolve_wait
+from .trigger_waits import hash_token, is_trigger_id, new_secret, token_memo
+from .wait_records import (
+    RESOLVED_MANUALLY,
+    TRIGGER,
+    Caller,
+    Manual,
+    WaitBody,
+    WaitResult,
+    build_trigger_event,
+    read_body,
+    resolve_wait,
+)
+
+APP = Caller()
 
 
 class TriggerCommands:
     """Fires triggers. One commit writes the trigger's stream, the run's stream and the wake-up of the waiting step."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, sink: CommandSink | None = None) -> None:
         self._store = runtime.store
-        self._committer = runtime.committer
+        self._sink = sink or runtime.committer
         self._bodies = runtime.bodies
         self._clock = runtime.clock
         self._unit_id = runtime.new_unit_id
 
-    async def fire(self, token: str, data: Any, signature: Signature | None = None) -> str:
+    async def fire(self, token: str, data: Any, signature: Signature | None = None, caller: Caller = APP) -> str:
         """Fire a trigger and return the id of the run that resumes."""
         row, body = await self._find(token)
         self._check_state(row)
@@ -49,7 +62,7 @@ class TriggerCommands:
                 f"trigger {body.name!r} accepts only signed calls; pass signature=Signature.from_headers(headers, "
                 f"body), or run `penstock fire --sign` where {body.signed} is set"
             )
-        return await self.resolve(row, body, data, signature)
+        return await self.resolve(row, body, data, signature, caller)
 
     async def sign(self, token: str, data: Any) -> Signature:
         """Sign a call of a trigger with the secret that this process has."""
@@ -68,19 +81,27 @@ class TriggerCommands:
         wait = NewWait(row.id, row.run, row.scope, TRIGGER, encode(body), row.due, row.job)
         # The step may register the wait again with the tokens in its memos; this memo adds the new one to them.
         unit = Unit(self._unit_id(), memos=[memo], waits=[wait])
-        if not isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed):
+        if not isinstance(await self._sink.submit(CommitRequest(lambda _v, _r: unit)), Committed):
             raise TriggerUsed(f"trigger {row.id} was just fired by another call")
         return f"{row.id}.{secret}"
 
-    async def resolve(self, row: WaitRow, body: WaitBody, data: Any, signature: Signature | None = None) -> str:
+    async def resolve(
+        self,
+        row: WaitRow,
+        body: WaitBody,
+        data: Any,
+        signature: Signature | None = None,
+        caller: Caller = APP,
+        manual: Manual | None = None,
+    ) -> str:
         """Fire a trigger without a token, and return the id of the run that resumes. Verify the signature, if any."""
         used: list[StateWrite] = []
         if signature is not None:
             data, write = read_signed_call(row.id, body, data, signature, self._clock.now_ms())
             used.append(write)
-        unit = self._build_unit(row, body, data)
+        unit = self._build_unit(row, body, data, caller, manual)
         unit.state = used
-        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
+        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if not isinstance(receipt, Committed):
             now = await self._store.wait_row(row.id)
             self._check_state(now if now is not None else row)
@@ -92,13 +113,16 @@ class TriggerCommands:
             raise TriggerUsed(f"trigger {row.id} was just fired by another call")
         return row.run
 
-    def _build_unit(self, row: WaitRow, body: WaitBody, data: Any) -> Unit:
+    def _build_unit(self, row: WaitRow, body: WaitBody, data: Any, caller: Caller, manual: Manual | None) -> Unit:
         packed = pack(data, "the data of a trigger")
         if body.schema is not None:
             make_validator(body.schema, f"the data of trigger {body.name!r}")(unpack(packed))
-        result = WaitResult(self._clock.now_ms(), msgspec.Raw(packed))
-        unit = resolve_wait(row, body, result, self._bodies, self._unit_id(), "Trigger fired")
-        event_data = {"type": body.type, "payload": msgspec.Raw(packed)}
+        result = WaitResult(self._clock.now_ms(), msgspec.Raw(packed), manual=manual, caller=caller)
+        reason = "Trigger fired" if manual is None else RESOLVED_MANUALLY
+        unit = resolve_wait(row, body, result, self._bodies, self._unit_id(), reason)
+        event_data: dict[str, Any] = {"type": body.type, "payload": msgspec.Raw(packed), "source": caller.source}
+        event_data |= {"ip": caller.ip} if caller.ip is not None else {}
+        event_data |= {"manual": manual} if manual is not None else {}
         fired = build_trigger_event(self._bodies, "trigger.fired", row.id, row.run, body, event_data)
         unit.events.insert(0, fired)
         return unit

@@ -9,16 +9,17 @@ import msgspec
 
 from ..core.clock import to_iso
 from ..core.durations import format_ms
-from ..core.errors import AwaitTimeout
+from ..core.errors import AwaitTimeout, WaitCancelled
 from ..core.events import EventBodies, EventBody
 from ..core.ids import digest
 from ..core.stored import read_stored
 from ..ports.store import WaitRow
-from ..ports.unit import Memo, NewEvent, NewJob, NewWait, SettleWait, Unit, WaitChange
+from ..ports.unit import FLOW, Memo, NewEvent, NewJob, NewWait, SettleWait, Unit, WaitChange
 from .call_recorder import CallSession
 from .journal import REPLAY_HINT, RESULT, encode
 
-TIME, EVENT, TRIGGER = "time", "event", "trigger"
+TIME, EVENT, TRIGGER, CALL = "time", "event", "trigger", "call"
+RESOLVED_MANUALLY = "Resolved manually"
 RUN_ID_TIME_CHARS = 13  # the characters of a UUIDv7 that hold its time
 
 
@@ -39,6 +40,26 @@ class WaitBody(msgspec.Struct, omit_defaults=True, rename="camel"):
     schema: Any = None
     signed: str | None = None
     signed_id: str = "trigger"
+    payload: Any = None  # what to show to the person who answers a trigger
+    children: str | None = None  # of a call: the child run, or the start of the ids of many
+    many: int | None = None  # how many child runs
+    pages: int = 0  # how many jobs start them
+    abandon: bool = False  # the children go on if the call times out
+    kind: str = FLOW  # of the run
+
+
+class Manual(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who settled a wait by hand, and why."""
+
+    by: str | None = None
+    reason: str | None = None
+
+
+class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a call came from: `http`, `cli`, `app` or another source, and the address of the caller."""
+
+    source: str = "app"
+    ip: str | None = None
 
 
 class WaitResult(msgspec.Struct, omit_defaults=True):
@@ -48,6 +69,9 @@ class WaitResult(msgspec.Struct, omit_defaults=True):
     value: msgspec.Raw = msgspec.Raw(b"null")
     timeout: bool = False
     ref: str | None = None  # the event that resolved it
+    cancelled: bool = False
+    manual: Manual | None = None
+    caller: Caller | None = None  # of a trigger
 
 
 decode_body = msgspec.json.Decoder(WaitBody).decode
@@ -67,6 +91,11 @@ def decode_result(data: bytes) -> WaitResult:
 
 class WaitSession(CallSession, Protocol):
     """The attempt, as waits see it."""
+
+    @property
+    def now_ms(self) -> int:
+        """The time, never earlier than the claim."""
+        ...
 
     @property
     def run(self) -> str: ...
@@ -91,8 +120,9 @@ class WaitSession(CallSession, Protocol):
         at the last moment."""
         ...
 
-    def look_back_job(self, wait: str) -> NewJob:
-        """Build a job that checks whether the event came before the wait."""
+    def look_back_job(self, wait: str, since: str | None = None) -> NewJob:
+        """Build a job that checks whether the event came before the wait: since the run started, or since another
+        wait was registered."""
         ...
 
     def trigger_url(self, token: str) -> str:
@@ -122,9 +152,11 @@ def resolve_wait(
     row: WaitRow, body: WaitBody, result: WaitResult, bodies: EventBodies, unit_id: str, reason: str
 ) -> Unit:
     """Build the unit that resolves a wait, records its result and wakes the waiting step."""
-    data = {"wait": body.key, "reason": reason, "awaitDuration": max(result.at - body.at, 0)}
+    data: dict[str, Any] = {"wait": body.key, "reason": reason, "awaitDuration": max(result.at - body.at, 0)}
+    if result.manual is not None:
+        data["manual"] = result.manual
     meta = {"awaitType": row.kind, **({"triggerId": row.id} if row.kind == TRIGGER else {})}
-    resumed = build_step_event(bodies, "step.resumed", row.run, body.step, body.n, body.correlation_id, data, meta)
+    resumed = build_step_event(bodies, "step.resumed", row.run, body, data, meta)
     return Unit(
         unit_id,
         waits=[SettleWait(row.id, "resolved")],
@@ -132,6 +164,34 @@ def resolve_wait(
         events=[resumed],
         wakes=[row.job],
     )
+
+
+def cancel_wait(row: WaitRow, body: WaitBody, manual: Manual, at: int, bodies: EventBodies, unit_id: str) -> Unit:
+    """Build the unit that cancels a wait, records it and wakes the waiting step, which raises WaitCancelled."""
+    result = WaitResult(at, cancelled=True, manual=manual)
+    return Unit(
+        unit_id,
+        waits=[SettleWait(row.id, "cancelled", final=True)],
+        memos=[Memo(row.scope, body.key + RESULT, encode(result))],
+        events=build_cancelled_events(row, body, at, bodies, manual.reason, manual),
+        wakes=[row.job],
+    )
+
+
+def build_cancelled_events(
+    row: WaitRow, body: WaitBody, at: int, bodies: EventBodies, reason: str | None, manual: Manual | None = None
+) -> list[NewEvent]:
+    """Build the events of a wait that is cancelled by hand or with its run: for the run, and for a trigger's stream."""
+    more: dict[str, Any] = {"reason": reason} if reason is not None else {}
+    if manual is not None:
+        more["manual"] = manual
+    data = {"wait": body.key, "awaitType": row.kind, "duration": max(at - body.at, 0), **more}
+    meta = {"triggerId": row.id} if row.kind == TRIGGER else {}
+    kind = "step.await.cancelled"
+    events = [build_step_event(bodies, kind, row.run, body, data, meta)]
+    if row.kind == TRIGGER:
+        events.append(build_trigger_event(bodies, "trigger.cancelled", row.id, row.run, body, more))
+    return events
 
 
 async def expire_wait(
@@ -155,6 +215,18 @@ def timeout_error(name: str, started: Mapping[str, Any] | None) -> AwaitTimeout:
     return AwaitTimeout(f"{name} did not arrive within {format_ms(waited)}")
 
 
+def read_end(result: WaitResult, name: str, started: Mapping[str, Any] | None) -> bytes:
+    """Return the value that a wait ended with. Raise AwaitTimeout if it expired, WaitCancelled if it was cancelled."""
+    if result.timeout:
+        raise timeout_error(name, started)
+    if result.cancelled:
+        manual = result.manual or Manual()
+        by = f" by {manual.by}" if manual.by else ""
+        why = f": {manual.reason}" if manual.reason else ""
+        raise WaitCancelled(f"the wait {name} was cancelled{by}{why}")
+    return bytes(result.value)
+
+
 def timeout_fields(timeout_ms: int | None, due: int | None) -> dict[str, Any]:
     """Return the fields `timeout` and `until` of a wait's event, if it has a timeout."""
     return {} if timeout_ms is None or due is None else {"timeout": timeout_ms, "until": to_iso(due)}
@@ -164,17 +236,15 @@ def build_step_event(
     bodies: EventBodies,
     kind: str,
     run: str,
-    step: str | None,
-    n: int,
-    correlation_id: str | None,
+    wait: WaitBody,
     data: dict[str, Any],
     meta: dict[str, Any],
 ) -> NewEvent:
     """Build an event of the waiting step for its run's stream."""
-    if n > 1:
-        meta = {**meta, "n": n}
-    body = EventBody(kind, None, None, step, None, correlation_id, msgspec.Raw(encode(data)), meta)
-    return NewEvent(bodies.flow(run), bodies.encode(body))
+    if wait.n > 1:
+        meta = {**meta, "n": wait.n}
+    body = EventBody(kind, None, None, wait.step, None, wait.correlation_id, msgspec.Raw(encode(data)), meta)
+    return NewEvent(bodies.run(wait.kind, run), bodies.encode(body))
 
 
 def build_trigger_event(

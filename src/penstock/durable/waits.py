@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from ..core.argument_checks import checked
 from ..core.clock import datetime_to_ms, to_iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument
@@ -18,9 +20,9 @@ from ..core.text import shorten
 from ..ports.unit import NewWait, SettleWait
 from .call_recorder import CallRecorder
 from .calls import WaitCall
-from .journal import RESULT, JournalCall, encode
+from .journal import RESULT, Journal, JournalCall, encode
 from .signed_calls import SignedId, check_signed
-from .triggers import PendingTrigger, Trigger
+from .trigger_waits import PendingTrigger, Trigger
 from .wait_records import (
     EVENT,
     TIME,
@@ -30,8 +32,8 @@ from .wait_records import (
     WaitSession,
     decode_result,
     expire_wait,
+    read_end,
     sortable_wait_id,
-    timeout_error,
     timeout_fields,
 )
 
@@ -40,7 +42,7 @@ TriggerType = Literal["webhook", "user", "api"]
 _decode_event = msgspec.json.Decoder(Event).decode
 
 
-class _RecordedWait(WaitCall[T]):
+class RecordedWait(WaitCall[T]):
     """A wait whose start is a call of its own in the journal."""
 
     kind = ""
@@ -87,14 +89,16 @@ class _RecordedWait(WaitCall[T]):
         body.at = self._started["at"]
         return body
 
+    def _new_id(self) -> str:
+        return sortable_wait_id(self.kind, self._journal.scope, self._call.key)
+
     def _record_start(self, due: int | None) -> None:
         self._calls.begin(self._call)
-        id = sortable_wait_id(self.kind, self._journal.scope, self._call.key)
-        self._started = {"at": self._calls.now_ms, "due": due, "id": id}
+        self._started = {"at": self._calls.now_ms, "due": due, "id": self._new_id()}
         self._calls.record(self._call, self._started)
 
 
-class TimeWait(_RecordedWait[None]):
+class TimeWait(RecordedWait[None]):
     """Resolves by itself when its time comes."""
 
     kind = TIME
@@ -116,7 +120,8 @@ class TimeWait(_RecordedWait[None]):
                 self._session.add_step_event("step.resumed", data, awaitType=TIME)
 
     def result(self) -> None:
-        return None
+        assert self._result is not None
+        read_end(self._result, self.name, self._started)
 
     def suspend(self) -> None:
         assert self.due is not None
@@ -126,8 +131,17 @@ class TimeWait(_RecordedWait[None]):
         session.add_step_event("step.await.time", {"wait": self.name, "resumeAt": to_iso(self.due)})
 
 
-class EventWait(_RecordedWait[Event]):
-    """Resolved by an event of one kind whose data contains `match`."""
+Where = Callable[[Event], Any]
+"""Accepts or rejects an event that a wait matches; it may be async."""
+
+
+class EventWait(RecordedWait[Event]):
+    """Resolved by an event of one kind whose data contains `match` and that `where` accepts.
+
+    `where` is code of the handler, so the worker that resumes the handler calls it. After a rejection the wait is
+    registered again as another one, `<key>~2`, which looks back for events that came meanwhile. The verdicts are
+    recorded: a replay does not call `where` again.
+    """
 
     kind = EVENT
 
@@ -140,31 +154,42 @@ class EventWait(_RecordedWait[Event]):
         match: Any,
         timeout_ms: int | None,
         past: bool,
+        where: Where | None = None,
     ) -> None:
         super().__init__(calls, session, call)
         self._event = self.event_kind = event
         self._match = match
         self._timeout_ms = timeout_ms
         self._past = past
-        self.deadline: int | None = None  # replaces the timeout when an earlier event was not accepted
+        self._where = where
+        self.rejected = 0  # how many events `where` has rejected
+        self._is_accepted = where is None
+        while (verdict := self._journal.read_memo(_verdict_memo(call.key, self.rejected))) is not None:
+            self._apply_verdict(bool(unpack(verdict)))
+            if self._is_accepted:
+                break
 
     async def start(self) -> None:
         now = self._calls.now_ms
         if self._started is None:
-            due = now + self._timeout_ms if self._timeout_ms is not None else None
-            self._record_start(due if self.deadline is None else self.deadline)
-        elif self._result is None and self.due is not None and self.due <= now:
+            self._record_start(now + self._timeout_ms if self._timeout_ms is not None else None)
+            return
+        await self._accept_or_reject()
+        if self._result is None and self.due is not None and self.due <= now:
             await expire_wait(self._session, self.record_result, self._new_wait(), self._started["at"])
+
+    def is_done(self) -> bool:
+        return self._result is not None and (self._is_accepted or _is_final(self._result))
 
     def result(self) -> Event:
         assert self._result is not None
-        if self._result.timeout:
-            raise timeout_error(self.name, self._started)
-        return _decode_event(bytes(self._result.value))
+        return _decode_event(read_end(self._result, self.name, self._started))
 
     def suspend(self) -> None:
         self.register()
-        data = {"wait": self.name, "eventKind": self._event, "match": self._match}
+        data: dict[str, Any] = {"wait": self._key, "eventKind": self._event, "match": self._match}
+        if self.rejected:
+            data["rejected"] = self.rejected
         self._session.add_step_event("step.await.event", {**data, **timeout_fields(self._timeout_ms, self.due)})
 
     def register(self) -> None:
@@ -172,11 +197,47 @@ class EventWait(_RecordedWait[Event]):
         writes.waits.append(self._new_wait())
         if self._past:
             writes.jobs.append(self._session.look_back_job(self._id))
+        elif self.rejected:  # no wait was pending since the event that was rejected
+            assert self._started is not None
+            writes.jobs.append(self._session.look_back_job(self._id, str(self._started["id"])))
 
     def cancel_if_pending(self) -> None:
         if self._result is None:
             self._journal.writes.waits.append(self._new_wait())  # refused if an event has resolved it
             self.cancel()
+
+    def record_result(self, result: WaitResult) -> None:
+        self._result = result
+        self._journal.add_memo(self._key + RESULT, result)
+
+    @property
+    def _key(self) -> str:
+        """The key of the wait that is registered: another one after each rejected event."""
+        return _round_key(self._call.key, self.rejected)
+
+    @property
+    def _id(self) -> str:
+        return super()._id if not self.rejected else sortable_wait_id(EVENT, self._journal.scope, self._key)
+
+    async def _accept_or_reject(self) -> None:
+        while self._where is not None and self._result is not None and not self.is_done():
+            verdict = self._where(_decode_event(bytes(self._result.value)))
+            verdict = bool(await verdict if inspect.isawaitable(verdict) else verdict)
+            self._journal.add_memo(_verdict_memo(self._call.key, self.rejected), verdict)
+            self._apply_verdict(verdict)
+
+    def _apply_verdict(self, is_accepted: bool) -> None:
+        if is_accepted:
+            self._is_accepted = True
+            return
+        self.rejected += 1
+        found = self._journal.read_memo(self._key + RESULT)
+        self._result = decode_result(found) if found is not None else None
+
+    def _new_body(self) -> WaitBody:
+        body = super()._new_body()
+        body.key = self._key
+        return body
 
     def _new_wait(self) -> NewWait:
         session, scope = self._session, self._journal.scope
@@ -195,6 +256,30 @@ class EventWait(_RecordedWait[Event]):
         return [found.ref for found in results if found.ref is not None]
 
 
+def find_pending_wait(journal: Journal, key: str, id: str) -> str | None:
+    """Return the id of the wait of a recorded call that may be pending; None if it has ended."""
+    rejected = 0
+    while (found := journal.read_memo(_round_key(key, rejected) + RESULT)) is not None:
+        verdict = journal.read_memo(_verdict_memo(key, rejected))
+        if verdict is None or unpack(verdict) or _is_final(decode_result(found)):
+            return None
+        rejected += 1
+    return id if not rejected else sortable_wait_id(EVENT, journal.scope, _round_key(key, rejected))
+
+
+def _is_final(result: WaitResult) -> bool:
+    """Return whether a wait ended without an event for `where` to judge."""
+    return result.timeout or result.cancelled or result.manual is not None
+
+
+def _round_key(key: str, rejected: int) -> str:
+    return f"{key}~{rejected + 1}" if rejected else key
+
+
+def _verdict_memo(key: str, rejected: int) -> str:
+    return f"~where:{key}:{rejected}"
+
+
 class Waits:
     """`ctx.wait`: what a handler can wait for."""
 
@@ -202,6 +287,7 @@ class Waits:
         self._calls = calls
         self._session = session
 
+    @checked
     def time(self, until: Duration | datetime, *, name: str = "time") -> TimeWait:
         """Wait for a duration (`"1h"`), or until a moment.
 
@@ -216,11 +302,13 @@ class Waits:
 
         return TimeWait(self._calls, self._session, call, due)
 
+    @checked
     def event(
         self,
         kind: str,
         *,
         match: Mapping[str, Any] | None = None,
+        where: Where | None = None,
         timeout: Duration | None = None,
         name: str | None = None,
         past: bool = True,
@@ -229,7 +317,9 @@ class Waits:
 
         Args:
             kind: The event's kind, such as `"order.paid"`.
-            match: What the event's data must contain.
+            match: What the event's data must contain. The store compares it, so prefer it to `where`.
+            where: Function of an event that matches; if it returns false, the wait continues with the next event. It is
+                called once for each event: its answer is recorded.
             timeout: Raise AwaitTimeout after this duration.
             name: Name of the durable call; without one, waits for a kind are identified by their order.
             past: Also accept an event that came since the run started, unless this step has already received it.
@@ -238,20 +328,24 @@ class Waits:
         if match is not None and not isinstance(match, Mapping):
             raise BadArgument(
                 "match must be a mapping of the fields the event's data must contain, such as {'order': 7}, got "
-                f"{match!r}"
+                f"{shorten(match)}"
             )
+        if where is not None and not callable(where):
+            raise BadArgument(f"where must be a function of the event that returns true or false, got {shorten(where)}")
         pattern = to_plain(dict(match) if match is not None else {}, f"the match of {kind}")
         calls = self._calls
         call = calls.next_call(name, EVENT) if name is not None else calls.next_call_by_order(kind, EVENT)
         timeout_ms = to_ms(timeout) if timeout is not None else None
-        return EventWait(calls, self._session, call, kind, pattern, timeout_ms, past)
+        return EventWait(calls, self._session, call, kind, pattern, timeout_ms, past, where)
 
+    @checked
     def trigger(
         self,
         name: str,
         *,
         type: TriggerType = "webhook",
         timeout: Duration | None = None,
+        payload: Any = None,
         schema: Mapping[str, Any] | None = None,
         signed: str | None = None,
         signed_id: SignedId = "trigger",
@@ -262,18 +356,23 @@ class Waits:
             name: Name of the durable call, unique in the handler.
             type: Who fires it: a `webhook`, a `user` or an `api` client.
             timeout: `wait()` raises AwaitTimeout after this duration.
+            payload: What to show to the person who answers: any JSON value. `app.waits.get` and the event
+                `step.await.trigger` have it.
             schema: JSON schema the sent data must match.
             signed: Environment variable with the secret that callers sign with.
             signed_id: Which id a signed call must have: `trigger`, the id of this trigger, or `any`, for senders that
                 choose their ids.
         """
-        if type not in ("webhook", "user", "api"):
+        if not isinstance(type, str) or type not in ("webhook", "user", "api"):
             raise BadArgument(f"type must be 'webhook', 'user' or 'api', got {shorten(type)}")
         check_signed(signed, signed_id)
+        if schema is not None and not isinstance(schema, Mapping):
+            raise BadArgument(f"schema must be a JSON schema, such as {{'type': 'object'}}, got {shorten(schema)}")
         call = self._calls.next_call(name, TRIGGER)
         body = self._session.new_wait_body(call.key)
         body.name, body.type, body.signed, body.signed_id = name, type, signed, signed_id
         body.schema = to_plain(dict(schema), f"the schema of trigger {name!r}") if schema is not None else None
         pack(body.schema, f"the schema of trigger {name!r}")
+        body.payload = unpack(pack(payload, f"the payload of trigger {name!r}"))
         timeout_ms = to_ms(timeout) if timeout is not None else None
         return PendingTrigger(self._calls, Trigger(self._calls, self._session, call, body, timeout_ms))

@@ -7,6 +7,7 @@ import random
 
 from ..core.errors import PayloadError, UnknownFlow, UnknownStep, VersionMismatch
 from ..core.outage_retry import OutageRetry
+from ..durable.session import DEFAULT_MAX_CALLS
 from ..ports.runner import Runner
 from ..ports.unit import Claim
 from ..worker.attempt import read_input
@@ -67,6 +68,7 @@ class PreflightChecker:
             runner=self._runner,
             rng=random.Random(),
             max_crashes=claim.crashes,
+            max_calls=DEFAULT_MAX_CALLS,
             loop=asyncio.get_running_loop(),
             reads=OutageRetry("preflight"),
         )

@@ -12,7 +12,9 @@ from ..core.json_match import contains
 from ..core.payload import pack, unpack
 from ..handlers.decorators import StepDefinition
 from ..handlers.registry import Flow
-from ..handlers.subscriptions import Subscription
+from ..handlers.subscriptions import Subscription, read_mapped
+from ..ports.script_files import ScriptFunction
+from .decide import Deferred, MappedInput
 
 
 @dataclass(frozen=True)
@@ -33,35 +35,48 @@ class CodeConditions:
         self._correlation_id = correlation_id
 
     def matches(self, step: str, kind: str, data: bytes) -> bool:
-        subscription = self._find(step, kind)
+        subscription = find_subscription(self._flow, step, kind)
         if subscription is None or subscription.when is None:
             return True
+        if isinstance(subscription.when, ScriptFunction):
+            raise Deferred
         value = unpack(data)
         if callable(subscription.when):
             return bool(self._call(subscription.when, kind, value))
         return contains(value, subscription.when)
 
-    def map_input(self, step: str, kind: str, data: bytes) -> bytes | None:
-        subscription = self._find(step, kind)
+    def map_input(self, step: str, kind: str, data: bytes) -> MappedInput | None:
+        subscription = find_subscription(self._flow, step, kind)
         if subscription is None or subscription.map is None:
             return None
-        return pack(self._call(subscription.map, kind, unpack(data)), f"the mapped input of {step}")
-
-    def _find(self, step: str, kind: str) -> Subscription | None:
-        definition: StepDefinition | None = self._flow.steps.get(step) if self._flow is not None else None
-        if definition is not None:
-            for subscription in definition.subscriptions:
-                if subscription.kind == kind:
-                    return subscription
-        return None
+        if isinstance(subscription.map, ScriptFunction):
+            raise Deferred
+        returned = self._call(subscription.map, kind, unpack(data))
+        value, options = read_mapped(returned, subscription.has_options)
+        return MappedInput(pack(value, f"the mapped input of {step}"), options)
 
     def _call(self, fn: Callable[..., Any], kind: str, data: Any) -> Any:
         """Call a function with the event, and with the run if it takes two arguments."""
-        run, corr = self._run, self._correlation_id
-        event = Event("", "", kind, run, run, correlation_id=corr, data=data)
-        view = RunInfo(run, self._flow.name if self._flow is not None else "", corr)
+        flow = self._flow.name if self._flow is not None else ""
+        event, view = make_arguments(self._run, flow, self._correlation_id, kind, data)
         try:
             inspect.signature(fn).bind(event, view)
         except TypeError:
             return fn(event)
         return fn(event, view)
+
+
+def find_subscription(flow: Flow | None, step: str, kind: str) -> Subscription | None:
+    """Return the subscription of a step to a kind of event, or None."""
+    definition: StepDefinition | None = flow.steps.get(step) if flow is not None else None
+    if definition is not None:
+        for subscription in definition.subscriptions:
+            if subscription.kind == kind:
+                return subscription
+    return None
+
+
+def make_arguments(run: str, flow: str, correlation_id: str, kind: str, data: Any) -> tuple[Event, RunInfo]:
+    """Return what a `when` or `map` is called with."""
+    event = Event("", "", kind, run, run, correlation_id=correlation_id, data=data)
+    return event, RunInfo(run, flow, correlation_id)

@@ -12,7 +12,9 @@ import msgspec
 
 from ..core.clock import to_iso
 from ..core.events import EventBody
+from ..core.retry import Backoff
 from ..core.tracebacks import describe_error
+from ..handlers.subscriptions import MapOptions
 from ..handlers.trigger_table import TableStep, TriggerTable
 from .run_record import (
     CANCELLED,
@@ -21,6 +23,7 @@ from .run_record import (
     COMPLETED,
     FAILED,
     MAX_FAILURES,
+    MAX_JOB_IDS,
     RUNNING,
     Compensation,
     FailedStep,
@@ -37,6 +40,7 @@ class StepStart(msgspec.Struct):
     input: bytes
     cause: str
     has_mapped_input: bool = False  # the input is not the data of the event that caused it
+    options: MapOptions | None = None
 
 
 class Emission(msgspec.Struct):
@@ -58,20 +62,52 @@ class EndedStep(msgspec.Struct):
     duration: int
 
 
+class Route(msgspec.Struct, omit_defaults=True):
+    """An event for a step whose `when` or `map` a worker must evaluate."""
+
+    n: int
+    step: str
+    kind: str
+    data: msgspec.Raw
+    cause: str
+    emitter: str | None = None  # the step that emitted the event
+
+
 class Decision(msgspec.Struct):
-    """The next run record, the events to append and the steps to start."""
+    """The next run record, the events to append, the steps to start and the events to route."""
 
     record: RunRecord
     events: list[EventBody] = []
     starts: list[StepStart] = []
+    routes: list[Route] = []
+
+
+class MappedInput(msgspec.Struct, frozen=True):
+    """The input that `map` returned, and the options of the job."""
+
+    input: bytes
+    options: MapOptions | None = None
+
+
+class RoutedEvent(msgspec.Struct):
+    """What the `when` and `map` of a route returned: no input if the step does not take the event."""
+
+    route: Route
+    mapped: MappedInput | None = None
+    is_mapped: bool = False
+    problem: Exception | None = None
+
+
+class Deferred(Exception):
+    """A condition is a function of another language: a worker evaluates it, and decides then."""
 
 
 class Conditions(Protocol):
-    """The `when` and `map` of subscriptions."""
+    """The `when` and `map` of subscriptions. Both may raise Deferred."""
 
     def matches(self, step: str, kind: str, data: bytes) -> bool: ...
 
-    def map_input(self, step: str, kind: str, data: bytes) -> bytes | None:
+    def map_input(self, step: str, kind: str, data: bytes) -> MappedInput | None:
         """Return the mapped input, or None if the step takes the event's data unchanged."""
         ...
 
@@ -91,11 +127,14 @@ class Decider:
         self._max_steps = max_steps
         self._events: list[EventBody] = []
         self._starts: list[StepStart] = []
+        self._routes: list[Route] = []
         self._has_listener = False  # whether a step listens to what the ended step emitted
 
     # Facts
 
-    def on_start(self, input: bytes, cause: str, parent: str | None = None) -> Decision:
+    def on_start(
+        self, input: bytes, cause: str, parent: str | None = None, options: MapOptions | None = None
+    ) -> Decision:
         """Start the run with its entry step. `parent` is the run or job whose handler started it."""
         entry = self._table.entry
         data: dict[str, Any] = {
@@ -106,10 +145,14 @@ class Decider:
         if self._table.version is not None:
             data["version"] = self._table.version
         meta: dict[str, Any] = {"tags": self._record.tags} if self._record.tags else {}
+        if self._record.attributes:
+            meta["attributes"] = self._record.attributes
         if parent is not None:
             meta["parent"] = parent
+        if (up := self._record.parent) is not None:
+            meta |= {"root": up.root, **({"depth": up.depth} if up.depth else {})}
         self._append_event("flow.started", data, meta=meta or None)
-        self._start(entry, input, cause)
+        self._start(entry, input, cause, options=options)
         return self._decision()
 
     def on_completed(
@@ -125,7 +168,7 @@ class Decider:
         started: list[str] = []
         for emission in emitted:
             self._record_emission(emission, ended.step, ended.job, ended.attempt)
-            started += self._route(emission.kind, emission.data, ended.job)
+            started += self._route(emission.kind, emission.data, ended.job, ended.step)
         if timeout_step is not None and self._start_timeout_step(timeout_step, ended):
             started.append(timeout_step)
         if record.status == RUNNING:
@@ -150,27 +193,32 @@ class Decider:
         self._record.unmark_waiting(ended.step, ended.n)
         counts = self._record.counts_of(ended.step)
         counts.open -= 1
-        self._remember_failure(ended.step, ended.n, str(error.get("error", "")), error.get("code"))
+        self._remember_failure(ended.step, ended.n, str(error.get("error", "")), error.get("code"), error.get("name"))
         self._settle()
         return self._decision()
 
-    def on_retry(self, ended: EndedStep, error: dict[str, Any], max_attempts: int, due: int) -> Decision:
+    def on_retry(
+        self, ended: EndedStep, error: dict[str, Any], max_attempts: int, due: int, backoff: Backoff | None = None
+    ) -> Decision:
         """Record the failure of an attempt that will be retried."""
         self._record.unmark_waiting(ended.step, ended.n)
         at = to_iso(due)
         meta = self._failure_meta(ended, max_attempts)
+        if backoff is not None:
+            meta["backoff"] = {"type": backoff.type, "delayMs": backoff.delay_ms}
         self._append_event("step.failed", {**error, "willRetry": True, "nextRetryAt": at}, ended.step, meta)
         retry_meta = {"attempt": ended.attempt + 1, "scheduledAt": at, **_instance_meta(ended.n)}
         retry = {"reason": error.get("error", ""), "delayMs": max(due - self._now, 0)}
         self._append_event("step.retry", retry, ended.step, retry_meta)
         return self._decision()
 
-    def on_suspended(self, ended: EndedStep, emitted: list[Emission]) -> Decision:
-        """Record that a step instance is suspended, and what it has emitted so far."""
+    def on_suspended(self, ended: EndedStep, emitted: list[Emission], has_called: bool = False) -> Decision:
+        """Record that a step instance is suspended, what it has emitted so far, and whether it called a run."""
+        self._record.has_called = self._record.has_called or has_called
         self._record.mark_waiting(ended.step, ended.n)
         for emission in emitted:
             self._record_emission(emission, ended.step, ended.job, ended.attempt)
-            self._route(emission.kind, emission.data, ended.job)
+            self._route(emission.kind, emission.data, ended.job, ended.step)
         if self._has_listener:
             self._record.mark_followed(ended.step)  # its result is then not a result of the run
         return self._decision()
@@ -185,26 +233,52 @@ class Decider:
         self._route(emission.kind, emission.data, cause)
         return self._decision()
 
+    def on_routed(self, routed: RoutedEvent) -> Decision:
+        """Start the step of a route, if it takes the event: as if the event had been decided at once."""
+        route, record = routed.route, self._record
+        record.routing -= 1
+        if record.status == RUNNING and not self._cannot_start_again(route.step):
+            if routed.problem is not None:
+                self._fail_subscription(route.step, route.kind, routed.problem)
+            elif routed.mapped is not None:
+                if route.emitter is not None:
+                    record.mark_followed(route.emitter)
+                self._start_or_join(route.step, route.kind, routed.mapped, route.cause, routed.is_mapped)
+        self._settle()
+        return self._decision()
+
     def on_cancel(self, reason: str) -> Decision:
         """Cancel the run. Running attempts are notified; this commit drops the queued ones."""
         for counts in self._record.steps.values():
             counts.open = 0
+        self._record.routing = 0
         self._record.status = CANCELLED
-        self._record.paused = False
+        self._record.paused, self._record.paused_by = False, None
         self._record.waiting.clear()
         self._record.pending_joins.clear()
+        if self._record.parent is not None:
+            self._record.cancel_reason = reason[:500]
         self._append_event("flow.cancelled", {"reason": reason, "duration": self._duration_ms()})
         return self._decision()
 
-    def on_pause(self, reason: str) -> Decision:
+    def on_call(self) -> Decision | None:
+        """Record that the run calls another one; None if the record has it so already."""
+        if self._record.has_called:
+            return None
+        self._record.has_called = True
+        return self._decision()
+
+    def on_pause(self, reason: str, by: str | None = None) -> Decision:
         """Pause the run. Running attempts may end; no other job of it is claimed."""
         self._record.paused = True
+        self._record.paused_by = by
         self._append_event("flow.paused", {"reason": reason})
         return self._decision()
 
     def on_resume(self, reason: str, ready: Collection[str] = ()) -> Decision:
         """Resume the run, with the events that arrived meanwhile. The waits of the instances `ready` were resolved."""
         self._record.paused = False
+        self._record.paused_by = None
         self._record.waiting = [instance for instance in self._record.waiting if instance not in ready]
         self._append_event("flow.resumed", {"reason": reason, "status": self._record.status})
         return self._decision()
@@ -229,7 +303,7 @@ class Decider:
 
     # Routing
 
-    def _route(self, kind: str, data: bytes, cause: str) -> list[str]:
+    def _route(self, kind: str, data: bytes, cause: str, emitter: str | None = None) -> list[str]:
         """Start the steps that listen to an event and return their names."""
         started: list[str] = []
         if self._record.status != RUNNING:
@@ -240,16 +314,24 @@ class Decider:
                 if not self._conditions.matches(name, kind, data):
                     continue
                 mapped = self._conditions.map_input(name, kind, data)
+            except Deferred:
+                self._defer(name, kind, data, cause, emitter)
+                continue
             except Exception as problem:
                 if not self._cannot_start_again(name):
                     self._fail_subscription(name, kind, problem)
                 continue
             self._has_listener = True  # a join counts even while it waits for other events
-            if self._start_or_join(
-                name, self._table.steps[name], kind, data if mapped is None else mapped, cause, mapped is not None
-            ):
+            if self._start_or_join(name, kind, mapped or MappedInput(data), cause, mapped is not None):
                 started.append(name)
         return started
+
+    def _defer(self, name: str, kind: str, data: bytes, cause: str, emitter: str | None) -> None:
+        """Let a worker evaluate the conditions of a listener. The run stays open until it has."""
+        if not self._cannot_start_again(name):
+            self._record.routed += 1
+            self._record.routing += 1
+            self._routes.append(Route(self._record.routed, name, kind, msgspec.Raw(data), cause, emitter))
 
     def _start_timeout_step(self, name: str, ended: EndedStep) -> bool:
         """Start the step that takes over, with the input of the step whose wait expired."""
@@ -259,42 +341,73 @@ class Decider:
         self._start(name, ended.input, ended.job, True)
         return True
 
-    def _start_or_join(self, name: str, step: TableStep, kind: str, data: bytes, cause: str, mapped: bool) -> bool:
+    def _start_or_join(self, name: str, kind: str, mapped: MappedInput, cause: str, is_mapped: bool) -> bool:
         """Start a listener, or keep the event for a join. Return whether the listener started."""
-        if step.mode == "each":
-            self._start(name, data, cause, mapped)
-            return True
+        step, options = self._table.steps[name], mapped.options
+        if step.mode == "all":
+            return self._join(name, step, kind, mapped, cause)
+        if _is_deduplicated(step, options) and self._has_started(name, options):
+            return False
+        self._start(name, mapped.input, cause, is_mapped, options)
+        return True
+
+    def _has_started(self, name: str, options: MapOptions | None) -> bool:
+        """Return whether the step was started, or was started with the same `job_id`."""
+        if options is not None and options.job_id is not None:
+            return options.job_id in self._record.job_ids.get(name, ())
+        return self._record.counts_of(name).started > 0
+
+    def _join(self, name: str, step: TableStep, kind: str, mapped: MappedInput, cause: str) -> bool:
+        """Keep an event for a join, and start the step with the last one, whose options apply."""
         if self._cannot_start_again(name):
             return False
-        if step.mode == "once":
-            self._start(name, data, cause, mapped)
-            return True
+        if mapped.options is not None and (mapped.options.job_id is not None or mapped.options.dedupe is not None):
+            problem = ValueError("opts.jobId and opts.dedupe do not apply to a step with mode 'all', which starts once")
+            self._fail_subscription(name, kind, problem)
+            return False
         received = self._record.pending_joins.setdefault(name, {})
-        received.setdefault(kind, msgspec.Raw(data))
+        received.setdefault(kind, msgspec.Raw(mapped.input))
         if len(received) < len(step.kinds):
             return False
         del self._record.pending_joins[name]
-        self._start(name, encode({k: received[k] for k in step.kinds}), cause, True)
+        self._start(name, encode({k: received[k] for k in step.kinds}), cause, True, mapped.options)
         return True
 
     def _cannot_start_again(self, name: str) -> bool:
         """Return whether the step runs once and was started. Only the record knows: queues forget removed ids."""
         return self._table.steps[name].mode != "each" and self._record.counts_of(name).started > 0
 
-    def _start(self, name: str, input: bytes, cause: str, has_mapped_input: bool = False) -> None:
+    def _start(
+        self,
+        name: str,
+        input: bytes,
+        cause: str,
+        has_mapped_input: bool = False,
+        options: MapOptions | None = None,
+    ) -> None:
         counts = self._record.counts_of(name)
         # The limit does not apply to compensation: it always runs to its end.
         is_limited = self._record.status == RUNNING
         if is_limited and sum(t.started for t in self._record.steps.values()) >= self._max_steps:
-            n = counts.started + 1
-            self._remember_failure(name, n, f"the run reached its limit of {self._max_steps:,} steps", "run_limit")
-            self._append_event(
-                "step.failed", {"error": "run limit", "code": "run_limit", "willRetry": False}, name, _instance_meta(n)
-            )
+            self._exceed_limit(name, f"the run reached its limit of {self._max_steps:,} steps")
+            return
+        if (
+            options is not None
+            and options.job_id is not None
+            and not self._record.remember_job_id(name, options.job_id)
+        ):
+            self._exceed_limit(name, f"the run reached its limit of {MAX_JOB_IDS:,} job ids for the step")
             return
         counts.started += 1
         counts.open += 1
-        self._starts.append(StepStart(name, counts.started, input, cause, has_mapped_input))
+        self._starts.append(StepStart(name, counts.started, input, cause, has_mapped_input, options))
+
+    def _exceed_limit(self, name: str, message: str) -> None:
+        """Fail the next instance of a step: it would exceed a limit of the run."""
+        n = self._record.counts_of(name).started + 1
+        self._remember_failure(name, n, message, "run_limit")
+        error = {"error": "run limit", "code": "run_limit", "willRetry": False}
+        self._append_event("step.failed", error, name, _instance_meta(n))
 
     def _fail_subscription(self, name: str, kind: str, problem: Exception) -> None:
         """Fail the step whose `when` or `map` raised. Ignoring the event would lose it silently."""
@@ -359,7 +472,7 @@ class Decider:
 
     def _close(self, status: str) -> None:
         record = self._record
-        record.status, record.paused = status, False
+        record.status, record.paused, record.paused_by = status, False, None
         duration = self._duration_ms()
         if status == COMPLETED:
             result = record.result()
@@ -389,11 +502,11 @@ class Decider:
                 Compensation(ended.step, ended.n, step.compensation, msgspec.Raw(ended.input), msgspec.Raw(result))
             )
 
-    def _remember_failure(self, step: str, n: int, error: str, code: str | None) -> None:
+    def _remember_failure(self, step: str, n: int, error: str, code: str | None, name: str | None = None) -> None:
         self._record.counts_of(step).failed += 1
         self._record.failed += 1
         if len(self._record.failures) < MAX_FAILURES:
-            self._record.failures.append(FailedStep(step, n, error[:500], code))
+            self._record.failures.append(FailedStep(step, n, error[:500], code, name))
 
     def _record_emission(self, emission: Emission, step: str | None, cause: str, attempt: int | None) -> None:
         meta: dict[str, Any] = {"causationId": cause}
@@ -413,7 +526,16 @@ class Decider:
         self._events.append(EventBody(kind, None, None, step, None, self._shown, msgspec.Raw(encode(data)), meta))
 
     def _decision(self) -> Decision:
-        return Decision(self._record, self._events, self._starts)
+        return Decision(self._record, self._events, self._starts, self._routes)
+
+
+def _is_deduplicated(step: TableStep, options: MapOptions | None) -> bool:
+    """Return whether a step starts once: in its run, or for each `job_id`."""
+    if options is None:
+        return step.mode == "once"
+    if options.dedupe is not None:
+        return options.dedupe
+    return options.job_id is not None or step.mode == "once"
 
 
 def _instance_meta(n: int) -> dict[str, int]:

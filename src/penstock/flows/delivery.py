@@ -32,10 +32,27 @@ from ..durable.journal import encode
 from ..durable.session import LOOK_BACK
 from ..durable.wait_records import EVENT, WaitBody, WaitResult, event_ref, read_body, resolve_wait
 from ..handlers.handler import Handler
+from ..jobs.cancellation import JobCancellation, JobCommands
 from ..jobs.engine import InternalJobWork, JobOptions, JobWork, missing_handler, read_options
-from ..jobs.launcher import RunStart, read_run_start
 from ..ports.store import WaitRow
-from ..ports.unit import DELIVER, DELIVERIES, EMIT, START, Claim, Completed, Receipt, Refused, Released, Unit
+from ..ports.unit import (
+    CANCEL_CHILDREN,
+    CANCEL_RUN,
+    CHILD_ENDED,
+    DELIVER,
+    DELIVERIES,
+    EMIT,
+    FOLLOW_PARENT,
+    START,
+    START_MANY,
+    Claim,
+    Completed,
+    Receipt,
+    Refused,
+    Released,
+    Unit,
+)
+from ..worker.child_runs import CallCancellation, ChildEnd, ChildRuns, ManyStarts, ParentChange, RunStart
 from ..worker.outcomes import Failure, Interruption, Success
 
 T = TypeVar("T")
@@ -83,7 +100,6 @@ Resolutions = dict[tuple[str, int], list[Unit]]  # by job and attempt: the waits
 
 Delivery = Callable[[], Coroutine[Any, Any, None]]
 StartFlow = Callable[[str, str, Event], Coroutine[Any, Any, None]]  # flow, run, event
-StartRun = Callable[[RunStart], Awaitable[None]]
 EmitTo = Callable[[str, str, Any, str], Awaitable[None]]  # run, kind, data, key
 
 
@@ -97,9 +113,10 @@ class DeliveryEngine:
         runtime: Runtime,
         start_flow: StartFlow,
         emit_to: EmitTo,
-        start_run: StartRun,
+        children: ChildRuns,
     ) -> None:
         self._runtime = runtime
+        self._jobs = JobCommands(runtime)
         self._store = runtime.store
         self._committer = runtime.committer
         self._bodies = runtime.bodies
@@ -108,7 +125,7 @@ class DeliveryEngine:
         self._start_flow = start_flow
         self._resolutions: Resolutions = {}
         self._emit_to = emit_to
-        self._start_run = start_run
+        self._children = children
         self._handlers = {
             name: Handler(name=name, fn=fn, queue=DELIVERIES, retry=DELIVERY_RETRY)
             for name, fn in (
@@ -116,6 +133,11 @@ class DeliveryEngine:
                 (LOOK_BACK, self.look_back),
                 (EMIT, self.emit),
                 (START, self.start),
+                (CANCEL_CHILDREN, self.cancel_children),
+                (START_MANY, self.start_many),
+                (CHILD_ENDED, self.end_child),
+                (CANCEL_RUN, self.cancel_call),
+                (FOLLOW_PARENT, self.follow_parent),
             )
         }
 
@@ -198,7 +220,8 @@ class DeliveryEngine:
             await asyncio.gather(*map(self._submit, units))
 
     async def look_back(self, payload: dict[str, str]) -> None:
-        """Resolve one wait if a matching event was recorded before the wait was registered."""
+        """Resolve one wait if a matching event was recorded before the wait was registered: since the run started, or
+        since another wait of the same call was."""
         row = await self._store.wait_row(_read(LOOK_BACK, payload, lambda: str(payload["wait"])))
         if row is None or row.state != "pending" or row.topic is None:
             return
@@ -207,8 +230,9 @@ class DeliveryEngine:
         except UnreadableRecord as problem:
             await self._resolve_all(self._register_again(row, problem))
             return
-        run_stream = self._bodies.flow(row.run)
-        after: str | None = None
+        run_stream = self._bodies.run(body.kind, row.run)
+        first = await self._store.wait_row(payload["since"]) if "since" in payload else None
+        after: str | None = first.position if first is not None else None
         while items := await self._store.events_by_kind(row.topic, since=run_stream, after=after, limit=PAGE):
             for item in items:
                 after = item.cursor
@@ -233,11 +257,34 @@ class DeliveryEngine:
 
     async def start(self, payload: dict[str, Any]) -> None:
         """Start a run after the attempt that started it has committed. A worker without the flow tries again later."""
-        start = _read(START, payload, lambda: read_run_start(payload))
+        start = _read(START, payload, lambda: msgspec.convert(payload, RunStart))
         try:
-            await self._start_run(start)
+            await self._children.start(start)
         except (RunError, UnreadableRecord) as problem:  # its id belongs to another run
             raise Permanent(f"cannot start run {start.run!r} of flow {start.flow!r}: {problem}") from problem
+
+    async def start_many(self, payload: dict[str, Any]) -> None:
+        """Start a page of the children of a call."""
+        await self._children.start_many(_read(START_MANY, payload, lambda: msgspec.convert(payload, ManyStarts)))
+
+    async def end_child(self, payload: dict[str, Any], ctx: Context) -> None:
+        """Resolve the call that waits for a run that has ended."""
+        end = _read(CHILD_ENDED, payload, lambda: msgspec.convert(payload, ChildEnd))
+        if resolving := await self._children.resolve(end):
+            self._resolutions[ctx.job_id, ctx.attempt] = resolving
+
+    async def cancel_call(self, payload: dict[str, Any]) -> None:
+        """Cancel the children of a call that was cancelled."""
+        await self._children.cancel_call(_read(CANCEL_RUN, payload, lambda: msgspec.convert(payload, CallCancellation)))
+
+    async def follow_parent(self, payload: dict[str, Any]) -> None:
+        """Cancel, pause or resume the children of a run that was."""
+        await self._children.follow(_read(FOLLOW_PARENT, payload, lambda: msgspec.convert(payload, ParentChange)))
+
+    async def cancel_children(self, payload: dict[str, Any]) -> None:
+        """Cancel the children of a job that was cancelled."""
+        found = _read(CANCEL_CHILDREN, payload, lambda: msgspec.convert(payload, JobCancellation))
+        await self._jobs.cancel_children(found)
 
     def _matches(self, body: WaitBody, event: Event, stream: str) -> bool:
         if event_ref(stream, event.id) in body.taken:

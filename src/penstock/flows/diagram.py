@@ -8,16 +8,17 @@ from typing import Literal
 
 from ..core.durations import Duration, to_ms
 from ..durable.declared_waits import Await
+from ..handlers.called_flows import find_called_flows
 from ..handlers.registry import Flow
 
 OUTSIDE = "(outside)"  # the source of the kinds a flow `accepts`; not a valid step name
-EdgeKind = Literal["emits", "may_emit", "compensation", "timeout"]
+EdgeKind = Literal["emits", "may_emit", "compensation", "timeout", "calls"]
 WAIT = "⏱"
 
 
 @dataclass(frozen=True)
 class Node:
-    """A step, or what is outside the flow."""
+    """A step, another flow that a step calls, or what is outside the flow."""
 
     name: str
     queue: str = ""
@@ -25,6 +26,8 @@ class Node:
     mode: str = ""  # "each" and "all" are marked
     is_compensation: bool = False
     wait: str = ""  # the wait its config declares
+    is_flow: bool = False  # another flow
+    type: str = ""  # of a node of a dag
 
     @property
     def notes(self) -> list[str]:
@@ -32,6 +35,7 @@ class Node:
         marks = {"each": "for each event", "all": "join"}
         return [
             *(["entry"] if self.is_entry else []),
+            *([self.type] if self.type else []),
             *([f"queue {self.queue}"] if self.queue else []),
             *([marks[self.mode]] if self.mode in marks else []),
             *(["compensation"] if self.is_compensation else []),
@@ -41,7 +45,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """A link from one step to another: an event it emits or may emit, its compensation, or the timeout of its wait."""
+    """A link from one step to another: an event it emits or may emit, its compensation, or the timeout of its wait; or
+    from a step to a flow that it calls or starts."""
 
     start: str
     end: str
@@ -113,6 +118,8 @@ def build_diagram(flow: Flow) -> Diagram:
         for name, step in flow.steps.items()
     }
     edges = [*_start_edges(flow), *_emit_edges(flow), *_compensation_edges(flow), *_timeout_edges(flow)]
+    edges += (calls := list(_call_edges(flow)))
+    nodes |= {edge.end: Node(edge.end, is_flow=True) for edge in calls}
     if any(edge.start == OUTSIDE for edge in edges):
         nodes = {entry: nodes.pop(entry), OUTSIDE: Node(OUTSIDE), **nodes}
     return Diagram(flow.name, nodes, tuple(edges))
@@ -134,6 +141,17 @@ def _emit_edges(flow: Flow) -> Iterable[Edge]:
                 for kind in other.kinds
                 if kind not in declared and end != name
             )
+
+
+def _call_edges(flow: Flow) -> Iterable[Edge]:
+    """Return an edge for each flow that a step calls or starts, as far as its source shows it."""
+    for name, step in flow.steps.items():
+        yield from (Edge(name, called_node(one.flow), one.label, "calls") for one in find_called_flows(step.handler.fn))
+
+
+def called_node(flow: str) -> str:
+    """Return the name of the node of a called flow. It has a space, so that no step has it."""
+    return f"flow {flow}"
 
 
 def _start_edges(flow: Flow) -> Iterable[Edge]:
@@ -176,7 +194,8 @@ def _compensation_edges(flow: Flow) -> Iterable[Edge]:
 def render_mermaid(diagram: Diagram) -> str:
     """Render the graph as Mermaid.
 
-    Joins are hexagons, steps with mode "each" have a double border, steps that wait are slanted and link to themselves.
+    Joins are hexagons, steps with mode "each" have a double border, steps that wait are slanted and link to themselves,
+    other flows are trapezoids.
     """
     ids = {name: f"n{number}" for number, name in enumerate(diagram.nodes)}
     lines = ["flowchart LR"]
@@ -188,13 +207,16 @@ def render_mermaid(diagram: Diagram) -> str:
             lines.append(f"  {ids[name]} -.->|{_quote(f'{WAIT} {node.wait}')}| {ids[name]}")
     for edge in diagram.edges:
         arrow = "-->" if edge.kind == "emits" else "-.->"
-        lines.append(f"  {ids[edge.start]} {arrow}|{_quote(edge.label)}| {ids[edge.end]}")
+        label = f"|{_quote(edge.label)}|" if edge.label else ""
+        lines.append(f"  {ids[edge.start]} {arrow}{label} {ids[edge.end]}")
     return "\n".join(lines)
 
 
 def _shape(node: Node) -> tuple[str, str]:
     if node.name == OUTSIDE:
         return "((", "))"
+    if node.is_flow:
+        return "[/", "\\]"
     if node.mode == "all":
         return "{{", "}}"
     if node.mode == "each":

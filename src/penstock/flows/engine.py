@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..commit.command_sink import CommandSink, DirectSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
+from ..context.state_events import build_state_events
 from ..core.clock import to_iso
 from ..core.errors import UndeclaredEvent, UnknownStep, UnreadableRecord
 from ..core.events import Event, EventBody
 from ..core.ids import step_job_id
 from ..core.near_match import is_probably
-from ..core.payload import DECODE_ERRORS, unpack
+from ..core.payload import DECODE_ERRORS, pack, unpack
 from ..core.stored import read_stored
+from ..durable.child_runs import has_call
 from ..handlers.handler import Handler
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import TriggerTable
@@ -27,6 +31,7 @@ from ..jobs.engine import missing_handler
 from ..ports.runner import Runner
 from ..ports.store import JobRow, StateRow
 from ..ports.unit import (
+    DELIVERIES,
     Cancelled,
     Claim,
     Completed,
@@ -38,11 +43,13 @@ from ..ports.unit import (
     Receipt,
     Released,
     RetryAt,
+    StateWrite,
     Suspended,
     Unit,
 )
-from ..worker.channel import RELEASED
-from ..worker.engines import PreflightProblem, RecordSummary
+from ..worker.channel import RELEASED, TIMEOUT
+from ..worker.child_runs import RunStart
+from ..worker.engines import PreflightProblem, RecordSummary, RunOutcome
 from ..worker.outcomes import (
     AttemptOutput,
     Failure,
@@ -58,7 +65,8 @@ from . import run_record as records
 from .conditions import CodeConditions
 from .decide import Decider, Decision, Emission, EndedStep
 from .record_check import check_record, check_step_job
-from .reducer import RunView, display_status, reduce_flow
+from .reducer import RunView, apply_flow, finish_view, reduce_flow
+from .run_index import start_keys
 from .run_record import RunRecord
 from .units import UnitBuilder, decode_options, guess_options, read_options
 from .version_policy import OTHER_VERSION, VersionPolicy
@@ -76,7 +84,7 @@ class FlowEngine:
 
     kind = "flow"
 
-    def __init__(self, runtime: Runtime, public_url: str = "", launcher: Launcher | None = None) -> None:
+    def __init__(self, runtime: Runtime, launcher: Launcher | None = None) -> None:
         self.runtime = runtime
         self.launcher = launcher
         self._registry = runtime.registry
@@ -86,7 +94,7 @@ class FlowEngine:
         self.bodies = runtime.bodies
         self.clock = runtime.clock
         self.new_unit_id = runtime.new_unit_id
-        self.public_url = public_url
+        self.public_url = runtime.public_url
 
     async def open(self, claim: Claim) -> StepWork:
         assert claim.run is not None
@@ -99,6 +107,10 @@ class FlowEngine:
             from .unreadable_run import UnreadableRunWork  # it builds on this module
 
             return UnreadableRunWork(self, claim, problem)
+        if claim.queue == DELIVERIES:
+            from .routing import RouteWork  # it builds on this module
+
+            return RouteWork(self, claim, record, table, flow)
         try:
             options = decode_options(claim.opts)
         except DECODE_ERRORS as problem:
@@ -110,13 +122,14 @@ class FlowEngine:
         if handler is not None:
             return OtherVersionWork(self, claim, record, table, flow, handler, options.n)
         if definition is not None:
-            handler = definition.handler
+            handler = _with_attempts(definition.handler, options.attempts)
         else:
             handler = missing_handler(
                 options.step,
                 claim.queue,
                 UnknownStep(
-                    f"no step {options.step!r} of flow {record.flow!r} here; add its file, or run a worker that has it"
+                    f"this worker has no step {options.step!r} of flow {record.flow!r}; add its file, or run a worker "
+                    "that has it"
                 ),
             )
         return StepWork(self, claim, record, table, flow, handler, options.n)
@@ -157,18 +170,55 @@ class FlowEngine:
         """Commands that write straight to the store."""
         from .run_commands import FlowCommands  # it builds on this module
 
-        return FlowCommands(self, self.runtime.committer)
+        return FlowCommands(self, DirectSink(self.runtime.committer))
 
     def view(self, events: Sequence[Event]) -> RunView:
         """Fold the events of a run."""
         view = reduce_flow(events)
-        view.status = display_status(view)
+        finish_view(view)
         return view
+
+    view_type = RunView
+
+    def apply_event(self, view: RunView, event: Event) -> None:
+        """Apply one more event to a view."""
+        apply_flow(view, event)
+
+    def finish_view(self, view: RunView) -> None:
+        """Add the status that people see, counts, and the first wait."""
+        finish_view(view)
 
     def result(self, record: bytes) -> bytes | None:
         """Return the result of a completed run as JSON; None if it is too large to keep."""
         hint = "replay the run: `penstock runs replay RUN`"
         return read_stored(lambda data: records.decode(data).result(), record, "the result of the run", hint)
+
+    def outcome(self, record: bytes) -> RunOutcome:
+        """Return how a closed run ended, for the run that called it."""
+        known = records.decode(record)
+        if known.status == records.COMPLETED:
+            return RunOutcome(known.result())
+        first = known.failures[0] if known.failures else None
+        error = first.error if first is not None else known.cancel_reason or ""
+        return RunOutcome(None, error, first.code if first is not None else None)
+
+    async def start(self, start: RunStart, sink: CommandSink) -> bool:
+        """Start a run, for another run, for a job or from outside."""
+        from .run_commands import FlowCommands  # it builds on this module
+
+        commands = self.commands if isinstance(sink, DirectSink) else FlowCommands(self, sink)
+        return await commands.start(
+            self._registry().flow(start.flow),
+            start.run,
+            pack(start.input, f"the input of flow {start.flow!r}"),
+            correlation_id=start.correlation_id,
+            priority=start.priority,
+            due=start.due,
+            tags=start.tags,
+            cause=start.parent or "start",
+            parent=start.parent,
+            link=start.link,
+        )
 
     def job_ids(self, run: str, record: bytes) -> list[str]:
         """Return the ids of the jobs of every step instance that was started."""
@@ -190,7 +240,12 @@ class FlowEngine:
         """Return what lists show of a run, and the state key of its pinned trigger table."""
         known = records.decode(record)
         keys = (table_key(known.table),) if known.table is not None else ()
-        return RecordSummary(known.paused, keys, known.flow, known.display_status, known.closed, known.open)
+        status = known.display_status
+        return RecordSummary(known.paused, keys, known.flow, status, known.closed, known.open, known.parent)
+
+    def index_keys(self, run: str, record: bytes) -> tuple[str, ...]:
+        """Return the keys that a run is found by."""
+        return start_keys(run, records.decode(record, run))
 
     def check_record(self, record: bytes) -> None:
         """Raise if this engine cannot have written a run record."""
@@ -226,6 +281,13 @@ class FlowEngine:
         return UnitBuilder(run, table, self._registry().flows.get(record.flow), self.bodies, self.clock.now_ms())
 
 
+def _with_attempts(handler: Handler, attempts: int | None) -> Handler:
+    """Return the handler with the number of attempts that a job has of its own."""
+    if attempts is None:
+        return handler
+    return replace(handler, retry=msgspec.structs.replace(handler.retry, attempts=attempts))
+
+
 def table_key(fingerprint: str) -> str:
     return f"table/{fingerprint}"
 
@@ -237,6 +299,8 @@ def _read_table(row: StateRow) -> TriggerTable:
 
 class StepWork:
     """One claim of a step."""
+
+    family = "step"
 
     def __init__(
         self,
@@ -268,6 +332,7 @@ class StepWork:
         self.correlation_id = record.correlation_id
         self.public_url = engine.public_url
         self.launcher = engine.launcher
+        self.parent = record.parent
         self._run_version = record.version
         self._shown_status = record.display_status
 
@@ -277,8 +342,8 @@ class StepWork:
         definition = self._flow.steps.get(self._step)
         if definition is not None and definition.emits is not None and kind not in definition.emits:
             raise UndeclaredEvent(
-                f"step {self._step!r} emitted {kind!r}, which is not listed in its emits "
-                f"({', '.join(definition.emits) or 'nothing'}); add it to emits, so that the flow's diagram is complete"
+                f"step {self._step!r} emitted {kind!r}, but declares emits={list(definition.emits)}; add {kind!r} to "
+                "that list"
             )
         self._engine.check_event(self._flow.name, kind, data)
         self._engine.hint_unheard(kind, f"step {self._step!r}")
@@ -298,7 +363,9 @@ class StepWork:
         if failure.retry_in_ms is not None:
             due = now + failure.retry_in_ms
             outcome = RetryAt(due, pack_record(error))
-            return self._request(failure.output, lambda d: d.on_retry(ended, error, attempts, due), outcome, failure)
+            backoff = self.handler.retry.backoff
+            retry = partial(Decider.on_retry, ended=ended, error=error, max_attempts=attempts, due=due, backoff=backoff)
+            return self._request(failure.output, retry, outcome, failure)
         jobs = [build_dead_letter(self, failure.error, now, ended.attempt)] if self.handler.dead_letters else []
         dead = Dead(pack_record(error), gives_attempt_back=not failure.is_counted)
         return self._request(failure.output, lambda d: d.on_failed(ended, error, attempts), dead, failure, jobs)
@@ -307,17 +374,25 @@ class StepWork:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in suspension.emitted]
         ended = self._ended_step(suspension.output)
         suspended = Suspended(suspension.due)
-        return self._request(suspension.output, lambda d: d.on_suspended(ended, emitted), suspended, suspension)
+        called = has_call(suspension.writes.waits)
+        return self._request(suspension.output, lambda d: d.on_suspended(ended, emitted, called), suspended, suspension)
 
     def on_resumed(self) -> CommitRequest | None:
         if self._shown_status != records.WAITING:
             return None
+        return self._record_request(lambda decider: decider.on_resumed(self._step, self.n))
+
+    def on_call(self) -> CommitRequest | None:
+        return self._record_request(lambda decider: decider.on_call())
+
+    def _record_request(self, decide: Callable[[Decider], Decision | None]) -> CommitRequest:
+        """Change the record while the handler runs."""
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
             record = records.decode(data, self._run) if data is not None else None
             if record is None or record.closed:
                 return Conflict(version, data)
-            decision = self._engine.decider(self._run, record, self._table).on_resumed(self._step, self.n)
+            decision = decide(self._engine.decider(self._run, record, self._table))
             if decision is None:
                 return Conflict(version, data)
             builder = self._engine.unit_builder(self._run, record, self._table)
@@ -364,9 +439,12 @@ class StepWork:
         return self._commit_request(build)
 
     def _build_returned(self, data: dict[str, Any], *, is_counted: bool = True) -> NewEvent:
+        return self._build_event("step.returned", data, is_counted=is_counted)
+
+    def _build_event(self, kind: str, data: dict[str, Any], *, is_counted: bool = True) -> NewEvent:
         meta = {"attempt": self.claim.attempt - (not is_counted), **({"n": self.n} if self.n > 1 else {})}
         raw = msgspec.Raw(pack_record(data))
-        body = EventBody("step.returned", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
+        body = EventBody(kind, step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
         return NewEvent(self.stream, self.bodies.encode(body))
 
     def _ended_step(self, output: AttemptOutput, is_counted: bool = True) -> EndedStep:
@@ -384,7 +462,11 @@ class StepWork:
         live = [NewEvent(self.stream, body) for body in output.live_events]
         if isinstance(ending, Failure) and ending.schema_error is not None:
             live.append(self._build_schema_error(ending.schema_error))
+        if isinstance(ending, Failure) and ending.timed_out:
+            live.append(self._build_event("step.cancelled", {"reason": TIMEOUT}))
         state = [] if isinstance(ending, Failure) else ending.state
+        if state:
+            live += self.build_state_events(state)
         writes = ending.writes
 
         def build(version: int, data: bytes | None) -> Unit:
@@ -403,7 +485,11 @@ class StepWork:
                 outcome=outcome,
                 run=builder.run_write(decision, version) if decision is not None else None,
                 events=[*live, *ordered],
-                jobs=[*(builder.jobs(decision) if decision is not None else ()), *writes.jobs, *(jobs or ())],
+                jobs=[
+                    *(builder.jobs(decision, version=version) if decision is not None else ()),
+                    *writes.jobs,
+                    *(jobs or ()),
+                ],
                 memos=writes.memos,
                 waits=writes.waits,
                 state=state,
@@ -411,6 +497,12 @@ class StepWork:
             )
 
         return self._commit_request(build)
+
+    def build_state_events(self, writes: Sequence[StateWrite]) -> list[NewEvent]:
+        """Build the events of state changes of the run."""
+        return build_state_events(
+            self.bodies, self.stream, self._run, writes, self._step, self.n, self.shown_correlation, self.claim.attempt
+        )
 
     def _record(self, data: bytes | None) -> RunRecord | None:
         """Return a record that the decision may change: the one decoded for the claim at first, then a new copy."""

@@ -7,14 +7,18 @@ that point are started again, without memos.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from ..commit.committer import CommitRequest
+from ..context.state_events import hash_value
+from ..core.clock import datetime_to_ms
 from ..core.errors import CannotFork
 from ..core.events import RESERVED_PREFIXES, Event, EventBody
 from ..core.ids import event_seq
+from ..core.payload import pack
 from ..core.redaction import REDACTED
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import encode as encode_table
@@ -72,7 +76,7 @@ class ReplayedPast:
             facts[event.kind](event)
         elif event.kind == "step.await.timeout":
             self._timed_out.add(_instance(event))
-        elif event.kind.startswith("step.await."):
+        elif event.kind.startswith("step.await.") and event.kind != "step.await.cancelled":
             self._on_suspended(event)
         self.copied.append(event)
         if self.open and not self.record.closed:
@@ -174,7 +178,7 @@ class RunForker:
         """Start the run `new` in the state of `row` just after the event `at`. Forking again changes nothing."""
         events = await self._events(row.id, at)
         past = self._replay(row, events, new, flow)
-        state = await self._state(row.id, new)
+        state = await self._state(row.id, new, events[-1].seq)
         pin = past.record.table
         if pin is not None:
             state.append(StateWrite(table_key(pin), encode_table(flow.table)))
@@ -216,10 +220,12 @@ class RunForker:
             table=flow.table.fingerprint if version is not None else None,
             version=version,
             tags=old.tags,
+            attributes=old.attributes,
         )
         past = ReplayedPast(self._engine, flow, row.id, new, record)
         for event in events:
             past.apply(event)
+        past.copied.sort(key=lambda event: event.seq)  # what a step emitted was held until its attempt had ended
         if past.record.closed or not past.open:
             hint = f"; fork it at {past.last_open} or earlier" if past.last_open is not None else ""
             raise CannotFork(
@@ -233,16 +239,39 @@ class RunForker:
             raise CannotFork(_redacted(row.id, "the result of a step"))
         return past
 
-    async def _state(self, old: str, new: str) -> list[StateWrite]:
-        """Copy the state of a run as it is now: its earlier values are not recorded."""
+    async def _state(self, old: str, new: str, last: int) -> list[StateWrite]:
+        """Copy the state of a run as it was after its event number `last`. Keys without events are copied as they are
+        now: they were not changed since, or state changes were not recorded."""
         prefix, after = f"run/{old}/", None
-        writes: list[StateWrite] = []
+        values: dict[str, StateWrite] = {}
         while rows := await self._store.states(prefix, after=after, limit=500):
             after = rows[-1].key
-            writes += [
-                StateWrite(f"run/{new}/{row.key.removeprefix(prefix)}", row.value, expires=row.expires) for row in rows
-            ]
-        return writes
+            values.update(
+                (key := row.key.removeprefix(prefix), StateWrite(f"run/{new}/{key}", row.value, expires=row.expires))
+                for row in rows
+            )
+        changes = await self._state_changes(old, last)
+        for key, event in changes.items():
+            write = _restore(old, new, key, event, values.pop(key, None))
+            if write is not None:
+                values[key] = write
+        return list(values.values())
+
+    async def _state_changes(self, run: str, last: int) -> dict[str, Event | None]:
+        """Return the keys that changed after an event, each with its last change up to that event, if there is one."""
+        before: dict[str, Event] = {}
+        changed: dict[str, Event | None] = {}
+        after: str | None = None
+        while page := await self._store.read(self._engine.bodies.flow(run), after=after, limit=1000):
+            after = page[-1].id
+            for event in page:
+                if event.kind in ("state.set", "state.deleted") and isinstance(event.data, dict):
+                    key = str(event.data.get("key"))
+                    if event.seq <= last:
+                        before[key] = event
+                    else:
+                        changed.setdefault(key, before.get(key))
+        return changed
 
     def _unit(
         self, unit_id: str, past: ReplayedPast, old: str, at: str, new: str, flow: Flow, state: list[StateWrite]
@@ -272,6 +301,23 @@ class RunForker:
             if any((fork.get("from"), fork.get("at")) == wanted for fork in forks):
                 return
         raise CannotFork(f"run {new!r} already exists and is not the fork of {old!r} at {at}; use another key")
+
+
+def _restore(run: str, new: str, key: str, event: Event | None, now: StateWrite | None) -> StateWrite | None:
+    """Return the write that gives a key the value that an event recorded; None if the key was absent then."""
+    if event is None or event.kind == "state.deleted":
+        return None
+    data = event.data
+    value = pack(data["value"], f"state {key}") if "value" in data else None
+    if value is None and now is not None and now.value is not None and hash_value(now.value) == data.get("hash"):
+        value = now.value
+    if value is None or REDACTED.encode() in value:
+        raise CannotFork(
+            f"run {run!r} cannot be forked there, because its state key {key!r} has changed since and its stream "
+            "holds the earlier value only redacted or by its hash; fork it after that change, or start a new run"
+        )
+    expires = datetime_to_ms(datetime.fromisoformat(data["expires"])) if "expires" in data else None
+    return StateWrite(f"run/{new}/{key}", value, expires=expires)
 
 
 def _redacted(run: str, what: str) -> str:

@@ -9,11 +9,13 @@ import msgspec
 
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
+from ..commit.preview import is_dry_run
 from ..core.errors import RunError, UnknownRun, UnreadableRecord
 from ..core.ids import check_id, step_job_id
 from ..core.payload import pack, show_stored
-from ..durable.wait_records import TRIGGER, WaitBody, build_trigger_event, read_body
+from ..durable.wait_records import TRIGGER, build_cancelled_events, read_body
 from ..handlers.registry import Flow
+from ..handlers.subscriptions import MapOptions
 from ..handlers.trigger_table import TriggerTable
 from ..handlers.trigger_table import encode as encode_table
 from ..jobs.dead_letters import DeadLetter
@@ -25,18 +27,20 @@ from ..ports.unit import (
     NewEvent,
     Receipt,
     Refused,
+    RunParent,
     ScheduleMove,
     SettleWait,
     StateWrite,
     Unit,
 )
+from ..worker.child_runs import follow_jobs
 from . import run_record as records
 from .decide import Decider, Decision, Emission
 from .engine import FlowEngine, table_key
 from .run_record import COMPENSATED, FAILED, RUNNING, RunRecord
 from .units import StepOptions, read_options
 
-MAX_WAITS_READ = 1000  # of a run that is resumed
+MAX_WAITS_READ = 1000  # of a run that is resumed or cancelled
 
 
 class FlowCommands:
@@ -60,12 +64,17 @@ class FlowCommands:
         tags: dict[str, str] | None = None,
         cause: str = "start",
         parent: str | None = None,
+        link: RunParent | None = None,
         move: ScheduleMove | None = None,
+        options: MapOptions | None = None,
+        also: Sequence[NewEvent] = (),
     ) -> bool:
-        """Start a run. Return False if a run with that id exists: this makes an idempotency key work."""
+        """Start a run, and append the events `also`. Return False if a run with that id exists: this makes an
+        idempotency key work."""
         engine, table = self._engine, flow.table
         pin = table.fingerprint if flow.definition.version is not None else None
         unit_id = engine.new_unit_id()
+        attributes = flow.definition.read_attributes(input) if flow.definition.attributes is not None else {}
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
             if version:
@@ -78,14 +87,16 @@ class FlowCommands:
                 table=pin,
                 version=flow.definition.version,
                 tags=tags or {},
+                attributes=attributes,
+                parent=link,
             )
-            decision = engine.decider(run, record, table).on_start(input, cause, parent)
+            decision = engine.decider(run, record, table).on_start(input, cause, parent, options)
             builder = engine.unit_builder(run, record, table)
             state = [StateWrite(table_key(pin), encode_table(table))] if pin and pin not in self._pinned else []
             return Unit(
                 unit_id,
                 run=builder.run_write(decision, 0),
-                events=builder.events(decision),
+                events=[*also, *builder.events(decision)],
                 jobs=builder.jobs(decision, due),
                 state=state,
                 schedule=move,
@@ -100,7 +111,7 @@ class FlowCommands:
             return False
         if isinstance(receipt, Refused):
             return False  # another scheduler fired this slot
-        if pin is not None:
+        if pin is not None and not is_dry_run():
             self._pinned.add(pin)
         return True
 
@@ -136,39 +147,39 @@ class FlowCommands:
         return not isinstance(receipt, Refused)
 
     async def cancel(self, run: str, reason: str) -> bool:
-        """Cancel a run and the triggers it waits for. Return False if it has already ended."""
+        """Cancel a run and what it waits for. Return False if it has already ended."""
         while True:
-            triggers = await self._pending_triggers(run)
-            waits = [SettleWait(row.id, "cancelled") for row in triggers]
-            events = [self._build_trigger_cancelled(row, reason) for row in triggers]
+            pending = [row for row in await self._pending_waits(run) if _is_readable(row)]
+            waits = [SettleWait(row.id, "cancelled") for row in pending]
+            events = [event for row in pending for event in self._build_cancelled(row, reason)]
             receipt = await self._decide(
                 run, lambda decider, _: decider.on_cancel(reason), waits, events, may_replace_record=True
             )
             if not isinstance(receipt, Refused):
                 return isinstance(receipt, Committed)
-            # One of the triggers has fired or expired meanwhile: read them again.
+            # One of the waits was resolved or has expired meanwhile: read them again.
 
-    async def pause(self, run: str, reason: str) -> bool:
+    async def pause(self, run: str, reason: str, *, by: str | None = None) -> bool:
         """Pause a run: no more of its steps are claimed. Return False if it is already paused or has ended."""
         return isinstance(
-            await self._decide(run, lambda decider, record: None if record.paused else decider.on_pause(reason)),
+            await self._decide(run, lambda decider, record: None if record.paused else decider.on_pause(reason, by)),
             Committed,
         )
 
-    async def resume(self, run: str, reason: str) -> bool:
-        """Resume a paused run. Return False if it is not paused."""
+    async def resume(self, run: str, reason: str, *, by: str | None = None) -> bool:
+        """Resume a paused run. Return False if it is not paused or, with `by`, if something else has paused it."""
         ready = await self._resolved_instances(run)
-        return isinstance(
-            await self._decide(
-                run, lambda decider, record: decider.on_resume(reason, ready) if record.paused else None
-            ),
-            Committed,
-        )
+
+        def decide(decider: Decider, record: RunRecord) -> Decision | None:
+            is_meant = record.paused and (by is None or record.paused_by == by)
+            return decider.on_resume(reason, ready) if is_meant else None
+
+        return isinstance(await self._decide(run, decide), Committed)
 
     async def _resolved_instances(self, run: str) -> list[str]:
         """Return the instances that the record has as waiting and that wait for nothing any more."""
         recorded = records.decode((await self._row(run)).record).waiting
-        waits = await self._engine.runtime.store.waits(run=run, limit=MAX_WAITS_READ) if recorded else []
+        waits = await self._engine.runtime.store.waits(run, limit=MAX_WAITS_READ) if recorded else []
         if len(waits) == MAX_WAITS_READ:
             return []  # there may be more
         pending = {f"{body.step}#{body.n}" for body in map(read_body, waits)}
@@ -213,25 +224,25 @@ class FlowCommands:
                 return Conflict(version, data)
             builder = self._engine.unit_builder(run, record, table)
             appended = [*events, *builder.events(decision)]
-            return Unit(unit_id, run=builder.run_write(decision, version), events=appended, waits=list(waits))
+            jobs = builder.jobs(decision, version=version) + follow_jobs(run, version, record.has_called)
+            return Unit(
+                unit_id, run=builder.run_write(decision, version), events=appended, waits=list(waits), jobs=jobs
+            )
 
         return await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
 
-    async def _pending_triggers(self, run: str) -> list[WaitRow]:
-        found: list[WaitRow] = []
+    async def _pending_waits(self, run: str) -> list[WaitRow]:
+        """Return the triggers of a run and the first of its other waits. The store cancels the rest without events."""
+        found = [row for row in await self._store.waits(run, limit=MAX_WAITS_READ) if row.kind != TRIGGER]
         after: str | None = None
-        while rows := await self._store.waits(run=run, kind=TRIGGER, after=after):
+        while rows := await self._store.waits(run, kind=TRIGGER, after=after):
             after = rows[-1].id
             found += rows
         return found
 
-    def _build_trigger_cancelled(self, row: WaitRow, reason: str) -> NewEvent:
-        bodies = self._engine.bodies
-        try:
-            body = read_body(row)
-        except UnreadableRecord:
-            body = WaitBody("", 0)
-        return build_trigger_event(bodies, "trigger.cancelled", row.id, row.run, body, {"reason": reason})
+    def _build_cancelled(self, row: WaitRow, reason: str) -> list[NewEvent]:
+        body = read_body(row)
+        return build_cancelled_events(row, body, self._engine.clock.now_ms(), self._engine.bodies, reason)
 
     async def redrive(self, letter_job: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
         """Redrive a dead step and return its new job. Return None if another call took the dead letter first."""
@@ -313,8 +324,22 @@ class FlowCommands:
                 f"no run with id {run!r} in this store; run `penstock runs` to see the runs, and check the URL"
             )
         if row.kind != FLOW:
-            raise RunError(f"run {run!r} is of kind {row.kind!r}, not a flow; use the commands of its engine")
+            raise OtherKind(
+                row.kind,
+                f"run {run!r} is of kind {row.kind!r}, and this works only on runs of flows; use the methods of the "
+                "engine that you passed as App(engines=[…]) for this kind",
+            )
         return row
+
+
+class OtherKind(RunError):
+    """The run is not one of a flow."""
+
+    code = "other_kind"
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class RunClosed(RunError):
@@ -337,3 +362,12 @@ def _is_undecided(failed: JobRow) -> bool:
     """Return whether a step failed without its run: the store could not hand it out."""
     error = show_stored(failed.error) if failed.error is not None else None
     return isinstance(error, dict) and error.get("undecided") is True
+
+
+def _is_readable(row: WaitRow) -> bool:
+    """Return whether a wait can be settled by name. One that cannot be read is cancelled with its run, by the store."""
+    try:
+        read_body(row)
+    except UnreadableRecord:
+        return False
+    return True

@@ -10,6 +10,7 @@ import msgspec
 from ..core.payload import MAX_PAYLOAD_BYTES, NULL
 from ..core.stored import read_stored
 from ..ports.store import RunRow
+from ..ports.unit import RunParent
 
 RUNNING, COMPENSATING, COMPLETED, FAILED, COMPENSATED, CANCELLED = (
     "running",
@@ -25,6 +26,7 @@ STATUSES = (RUNNING, WAITING, PAUSED, COMPENSATING, COMPLETED, FAILED, COMPENSAT
 OPEN = (RUNNING, WAITING, PAUSED, COMPENSATING)
 CLOSED = frozenset((COMPLETED, FAILED, COMPENSATED, CANCELLED))
 MAX_FAILURES = 20
+MAX_JOB_IDS = 1000  # of a step in a run; they are part of the record
 MAX_WAITING = 100  # waiting instances that a record lists; a run with more of them is shown as running
 
 
@@ -52,6 +54,7 @@ class FailedStep(msgspec.Struct, omit_defaults=True):
     n: int
     error: str
     code: str | None = None
+    name: str | None = None  # the class of the exception
 
 
 class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
@@ -75,8 +78,16 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     failures: list[FailedStep] = []
     failed: int = 0
     tags: dict[str, str] = {}
+    attributes: dict[str, str] = {}  # that the flow declares, of the input
     paused: bool = False
+    paused_by: str | None = None  # the run that called it, if its pause has paused this one
+    parent: RunParent | None = None
+    has_called: bool = False  # it has called other runs, which follow it
+    cancel_reason: str | None = None  # of a run that another one called
     waiting: list[str] = []  # suspended instances, `step#n`
+    routed: int = 0  # events that a worker was to route
+    routing: int = 0  # those that it has not yet
+    job_ids: dict[str, list[str]] = {}  # step -> the `opts.jobId` of its instances, for steps whose `map` returns one
 
     @property
     def display_status(self) -> str:
@@ -91,6 +102,16 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
         if (instance := f"{step}#{n}") not in self.waiting and len(self.waiting) < MAX_WAITING:
             self.waiting.append(instance)
 
+    def remember_job_id(self, step: str, job_id: str) -> bool:
+        """Record that a step was started with a job id; return False if the record can keep no more of them."""
+        known = self.job_ids.setdefault(step, [])
+        if job_id in known:
+            return True
+        if len(known) >= MAX_JOB_IDS:
+            return False
+        known.append(job_id)
+        return True
+
     def unmark_waiting(self, step: str, n: int) -> bool:
         """Record that an instance is not suspended; return whether it was."""
         if not self.waiting or (instance := f"{step}#{n}") not in self.waiting:
@@ -104,8 +125,8 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
 
     @property
     def open(self) -> int:
-        """The number of step instances that are queued, running or waiting."""
-        return sum(counts.open for counts in self.steps.values())
+        """The number of step instances that are queued, running or waiting, and of events that are being routed."""
+        return sum(counts.open for counts in self.steps.values()) + self.routing
 
     @property
     def closed(self) -> bool:

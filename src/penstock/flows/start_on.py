@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from typing import Any
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
@@ -14,24 +16,30 @@ from ..core.payload import pack, unpack
 from ..durable.journal import encode
 from ..durable.wait_records import WaitBody
 from ..handlers.registry import Flow
-from ..handlers.subscriptions import Subscription
+from ..handlers.subscriptions import Subscription, read_mapped
 from ..ports.store import WaitRow
 from ..ports.unit import NewWait, SettleWait, Unit, WaitChange
+from .decide import MappedInput
 
 FLOW = "flow"
 
 
-def start_inputs(flow: Flow, event: Event) -> list[bytes]:
-    """Return the input of a flow that an event starts, in a list; an empty list if no `start_on` matches."""
-    inputs = []
+async def find_start(flow: Flow, event: Event) -> MappedInput | None:
+    """Return the input and the options of a flow that an event starts; None if no `start_on` matches."""
     for on in flow.definition.start_on:
-        if on.kind == event.kind and _matches(on, event):
-            inputs.append(pack(event.data if on.map is None else on.map(event), f"the input of flow {flow.name!r}"))
-    return inputs[:1]
+        if on.kind == event.kind and await _matches(on, event):
+            returned = None if on.map is None else await _settle(on.map(event))
+            value, options = (event.data, None) if on.map is None else read_mapped(returned, on.has_options)
+            return MappedInput(pack(value, f"the input of flow {flow.name!r}"), options)
+    return None
 
 
-def started_run_id(flow: Flow, input: bytes, default: str) -> str:
-    """Return the id of a run that an event starts: the key that the flow declares, or else `default`."""
+def started_run_id(flow: Flow, start: MappedInput, default: str) -> str:
+    """Return the id of a run that an event starts: the `jobId` that `map` returned, the key that the flow declares, or
+    else `default`."""
+    input, options = start.input, start.options
+    if options is not None and options.job_id is not None and options.dedupe is not False:
+        return check_id(options.job_id, "opts.jobId")
     try:
         key = flow.definition.entry.handler.make_key(unpack(input), flow.name)
     except SchemaViolation:
@@ -39,10 +47,15 @@ def started_run_id(flow: Flow, input: bytes, default: str) -> str:
     return default if key is None else check_id(key, "idempotency key")
 
 
-def _matches(on: Subscription, event: Event) -> bool:
+async def _matches(on: Subscription, event: Event) -> bool:
     if on.when is None:
         return True
-    return bool(on.when(event)) if callable(on.when) else contains(event.data, dict(on.when))
+    return bool(await _settle(on.when(event))) if callable(on.when) else contains(event.data, dict(on.when))
+
+
+async def _settle(value: Any) -> Any:
+    """Return what a function returned; one of another language must be awaited."""
+    return await value if inspect.isawaitable(value) else value
 
 
 class StartOnWaits:
@@ -57,7 +70,7 @@ class StartOnWaits:
         wanted = {wait.id: wait for flow in flows.values() for wait in self._waits_of(flow)}
         stored: dict[str, WaitRow] = {}
         after: str | None = None
-        while rows := await self._store.waits(kind=FLOW, after=after):
+        while rows := await self._store.waits("", kind=FLOW, after=after):
             after = rows[-1].id
             stored.update((row.id, row) for row in rows)
         changes: list[WaitChange] = [wait for id, wait in wanted.items() if not _is_same(stored.get(id), wait)]

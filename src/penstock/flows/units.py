@@ -13,8 +13,10 @@ from ..core.payload import DECODE_ERRORS, unpack
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import TriggerTable
 from ..ports.store import JobRow
-from ..ports.unit import Claim, NewEvent, NewJob, RunWrite, Started
-from .decide import Decision, StepStart
+from ..ports.unit import DELIVERIES, ROUTE, Claim, NewEvent, NewJob, RunWrite, Started
+from ..worker.child_runs import end_jobs
+from .decide import Decision, Route, StepStart
+from .run_index import failed_keys, start_keys
 from .run_record import CANCELLED, RunRecord, encode
 
 
@@ -24,6 +26,7 @@ class StepOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     step: str
     n: int = 1
     redriven: int = 0
+    attempts: int | None = None  # instead of those of the handler's retry policy
 
 
 decode_options = msgspec.json.Decoder(StepOptions).decode
@@ -71,7 +74,14 @@ class UnitBuilder:
             record.closed,
             record.paused,
             record.status == CANCELLED,
+            keys=self._keys(record, version),
+            parent=record.parent,
         )
+
+    def _keys(self, record: RunRecord, version: int) -> tuple[str, ...]:
+        if version == 0:
+            return start_keys(self._run, record)
+        return failed_keys(record.failures) if record.failures else ()
 
     def events(self, decision: Decision) -> list[NewEvent]:
         return [self._event(body) for body in decision.events]
@@ -83,22 +93,36 @@ class UnitBuilder:
         redacted, original = self._encode_emitted(body)
         return NewEvent(self._stream, redacted, kind, original)
 
-    def jobs(self, decision: Decision, due: int = 0) -> list[NewJob]:
-        return [self._job(start, decision.record, due) for start in decision.starts]
+    def jobs(self, decision: Decision, due: int = 0, version: int = 0) -> list[NewJob]:
+        """Return the jobs of the steps that start and, if the run has ended, what tells the run that called it."""
+        jobs = [self._job(start, decision.record, due) for start in decision.starts]
+        jobs += [self._route_job(route) for route in decision.routes]
+        record = decision.record
+        if record.parent is not None and record.closed:
+            jobs += end_jobs(self._run, version, record.parent)
+        return jobs
+
+    def _route_job(self, route: Route) -> NewJob:
+        return NewJob(f"{self._run}.--route.{route.n}", DELIVERIES, ROUTE, encode(route), run=self._run)
 
     def _job(self, start: StepStart, record: RunRecord, due: int) -> NewJob:
         step = self._table.steps[start.step]
         id = step_job_id(self._run, start.step, start.n)
+        priority, delay_ms, attempts = step.priority or record.priority, step.delay_ms, None
+        if (options := start.options) is not None:
+            priority = options.priority if options.priority is not None else priority
+            delay_ms = options.delay_ms if options.delay_ms is not None else delay_ms
+            attempts = options.attempts
         return self.job(
             id,
             start.step,
             step.queue,
             start.input,
-            StepOptions(start.step, start.n),
+            StepOptions(start.step, start.n, attempts=attempts),
             record,
             start.cause,
-            priority=step.priority or record.priority,
-            due=due or (self._now + step.delay_ms if step.delay_ms else 0),
+            priority=priority,
+            due=due or (self._now + delay_ms if delay_ms else 0),
             shown=start.input if start.has_mapped_input else None,
         )
 
@@ -118,7 +142,7 @@ class UnitBuilder:
         shown: bytes | None = None,
     ) -> NewJob:
         """Build the job of a step instance, with the `step.started` event that its claim appends."""
-        meta: dict[str, Any] = {"jobId": id, "causationId": cause}
+        meta: dict[str, Any] = {"jobId": id, "causationId": cause, "queue": queue}
         if options.n > 1:
             meta["n"] = options.n
         data = msgspec.Raw(b'{"input":' + shown + b"}") if shown is not None else None

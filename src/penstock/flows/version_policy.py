@@ -25,10 +25,11 @@ def explain_mismatch(run: str, record: RunRecord, flow: Flow) -> str | None:
     here = flow.definition
     if record.version == here.version or here.on_change == "continue":
         return None
+    started_by = f"version {record.version}" if record.version else "code without a version"
     return (
-        f"run {run} was started by version {record.version or 'none'} of flow {flow.name!r}; this code is "
-        f"version {here.version} with on_change={shorten(here.on_change)}. Run a worker that has that version, set "
-        f"on_change='continue', or start the run again: `penstock runs replay {run}`"
+        f"run {run} was started by {started_by} of flow {flow.name!r}; this code is version {here.version} with "
+        f"on_change={shorten(here.on_change)}. Run a worker that has that version, set on_change='continue', or start "
+        f"the run again: `penstock runs replay {run}`"
     )
 
 

@@ -10,19 +10,31 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from ..core.durations import Duration
-from ..core.errors import DefinitionError
+from ..core.errors import BadArgument, DefinitionError, PenstockError
 from ..core.events import BadEmit, check_kind
 from ..core.ids import BadId, check_name
 from ..core.options import read_options
+from ..core.payload import unpack
 from ..core.retry import RetryOption
 from ..core.schemas import Schema, UnknownFields
 from ..core.text import shorten
 from ..durable.declared_waits import Await
 from ..schedules.declared import DeclaredSchedule, ScheduleConfig, read_schedule
+from .attributes import AttributesOption, check_attributes, read_attributes
 from .handler import DEFINITIONS_ATTRIBUTE, Handler, JobDefinition, make_handler
-from .options import IdempotencyKey, KeepOption, OrderKeyOption, RateKeyOption, RateOption, check_options, read_kinds
-from .subscriptions import Subscription, When, read_start_on, read_subscriptions
+from .options import (
+    IdempotencyKey,
+    KeepOption,
+    OrderKeyOption,
+    RateKeyOption,
+    RateOption,
+    RunnerName,
+    check_options,
+    read_kinds,
+)
+from .subscriptions import Subscription, When, check_start_on, read_start_on, read_subscriptions, split_streams
 from .trigger_table import Mode
+from .webhooks import Webhook, read_webhook
 
 F = TypeVar("F", bound=Callable[..., Any])
 OnChange = Literal["continue", "pin", "fail"]
@@ -39,6 +51,8 @@ class StepDefinition:
     flow: str | None = None  # None: it joins every flow that emits what it listens to
     compensation: str | None = None
     compensate_on: tuple[str, ...] = ()
+    can_start: bool = False  # it is the first step of a flow of its own, unless another step names it
+    start_on: tuple[Subscription, ...] = ()  # the events that start that flow
 
     def __post_init__(self) -> None:
         if self.flow is not None:
@@ -76,6 +90,21 @@ class FlowDefinition:
     schedule: DeclaredSchedule | None = None
     start_on: tuple[Subscription, ...] = ()  # events, from any run or from outside, that start it
     on_change: OnChange = "continue"  # what happens to runs started under another version
+    attributes: AttributesOption | None = None  # what runs are found by, of their input
+    webhook: Webhook | None = None
+
+    def read_attributes(self, input: bytes) -> dict[str, str]:
+        """Return the attributes of a run, read from its input."""
+        handler, value = self.entry.handler, unpack(input)
+        try:
+            return read_attributes(self.attributes, value, handler.check_input)
+        except Exception as problem:
+            if isinstance(problem, PenstockError):
+                raise
+            raise BadArgument(
+                f"the attributes of flow {self.name!r} ({handler.where}) failed for this input: "
+                f"{type(problem).__name__}: {problem}"
+            ) from problem
 
     def __post_init__(self) -> None:
         _check_flow_name(self.name, self.entry.handler.where)
@@ -87,8 +116,14 @@ class FlowDefinition:
             )
         if self.on_change not in ("continue", "pin", "fail"):
             raise DefinitionError(
-                "on_change must be 'continue' (this code continues runs of other versions), 'pin' (leave them "
-                f"to workers with their version) or 'fail', got {shorten(self.on_change)}",
+                f"on_change must be 'continue', 'pin' or 'fail', got {shorten(self.on_change)}. For runs of another "
+                "version, 'continue' runs them with this code, 'pin' leaves them to workers with that version, and "
+                "'fail' fails them",
+                where=self.entry.handler.where,
+            )
+        if self.version is not None and not isinstance(self.version, str):
+            raise DefinitionError(
+                f'version must be a string, such as version="1", got {shorten(self.version)}',
                 where=self.entry.handler.where,
             )
         if self.on_change != "continue" and self.version is None:
@@ -109,6 +144,8 @@ def flow(
     accepts: Sequence[str] | str = (),
     events: Mapping[str, Schema] | None = None,
     start_on: str | Subscription | Mapping[str, Any] | Sequence[str | Subscription | Mapping[str, Any]] = (),
+    attributes: AttributesOption | None = None,
+    webhook: str | Mapping[str, Any] | None = None,
     schedule: ScheduleConfig | None = None,
     compensation: str | Mapping[str, Any] | None = None,
     queue: str | None = None,
@@ -119,6 +156,7 @@ def flow(
     delay: Duration | None = None,
     concurrency: int | None = None,
     max_active: int | None = None,
+    call_concurrency: int | None = None,
     rate_limit: RateOption | None = None,
     rate_key: RateKeyOption | None = None,
     dead_letters: bool = True,
@@ -127,6 +165,7 @@ def flow(
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
     unknown_fields: UnknownFields | None = None,
+    runner: RunnerName | None = None,
 ) -> Callable[[F], F]:
     """Define a flow whose first step is this function.
 
@@ -140,6 +179,10 @@ def flow(
         accepts: Kinds of events that are emitted from outside to runs of this flow.
         events: Schemas of event kinds, `{"order.paid": Paid}`.
         start_on: Events, from any run or from outside, that start a run.
+        attributes: What runs are found by, of their input: names with dotted paths, `{"customer": "customer.id"}`, or
+            a function of the input that returns a mapping.
+        webhook: Path of a webhook that starts a run with the body of each call: `"shop/orders"`, or a mapping of
+            `path`, `method`, `schema`, `signed`, `key_header`; with `event`, calls emit that event instead.
         schedule: Start runs on a schedule: `"0 9 * * 1-5"`, `"15m"`, or the arguments of `app.schedules.add`.
         compensation: The step that undoes this one when the run fails, or `{"step": …, "on": [kinds of events]}`.
         queue: The queue its jobs go to; by default named after the file.
@@ -151,6 +194,8 @@ def flow(
         delay: Start each job this much later.
         concurrency: Maximum number of attempts one worker runs at the same time.
         max_active: Maximum number of attempts all workers run at the same time.
+        call_concurrency: Maximum number of functions of `ctx.run` that one attempt runs at the same time. Default: the
+            setting `call_concurrency`, which is 32.
         rate_limit: Maximum number of starts per duration: `"100/1m"`, or `{"max": 100, "duration": "1m"}`.
         rate_key: Apply the rate limit to each value of this key: a dotted path into the input, or a function of it.
         dead_letters: Whether a final failure makes a dead letter.
@@ -160,6 +205,8 @@ def flow(
         output_schema: Schema of the result.
         unknown_fields: `"refuse"` or `"ignore"` fields of the input that its dataclass does not have. Default: the
             setting `unknown_fields`, which is `"refuse"`.
+        runner: Where the handler runs: `"process"` for a child process of the worker, `"inprocess"` (the default) for
+            the worker's own process.
     """
     options = dict(locals())
     if callable(name):  # `@flow` without parentheses would define nothing
@@ -178,6 +225,8 @@ def flow(
             read_schedule(schedule, handler),
             read_start_on(start_on, handler.where),
             on_change,
+            check_attributes(attributes, handler.where),
+            read_webhook(webhook, name, handler.where),
         )
         return _attach(fn, definition)
 
@@ -205,6 +254,7 @@ def step(
     delay: Duration | None = None,
     concurrency: int | None = None,
     max_active: int | None = None,
+    call_concurrency: int | None = None,
     rate_limit: RateOption | None = None,
     rate_key: RateKeyOption | None = None,
     dead_letters: bool = True,
@@ -212,6 +262,7 @@ def step(
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
     unknown_fields: UnknownFields | None = None,
+    runner: RunnerName | None = None,
 ) -> Callable[[F], F]:
     """Define a step that events start.
 
@@ -235,6 +286,8 @@ def step(
         delay: Start each job this much later.
         concurrency: Maximum number of attempts one worker runs at the same time.
         max_active: Maximum number of attempts all workers run at the same time.
+        call_concurrency: Maximum number of functions of `ctx.run` that one attempt runs at the same time. Default: the
+            setting `call_concurrency`, which is 32.
         rate_limit: Maximum number of starts per duration: `"100/1m"`, or `{"max": 100, "duration": "1m"}`.
         rate_key: Apply the rate limit to each value of this key: a dotted path into the input, or a function of it.
         dead_letters: Whether a final failure makes a dead letter.
@@ -243,19 +296,23 @@ def step(
         output_schema: Schema of the result.
         unknown_fields: `"refuse"` or `"ignore"` fields of the input that its dataclass does not have. Default: the
             setting `unknown_fields`, which is `"refuse"`.
+        runner: Where the handler runs: `"process"` for a child process of the worker, `"inprocess"` (the default) for
+            the worker's own process.
     """
     options = dict(locals())
 
     def mark(fn: F) -> F:
         handler = make_handler(fn, name, options)
+        own, every = split_streams(read_subscriptions(on, when, map, subscriptions, handler.where), handler.where)
         definition = StepDefinition(
             handler,
-            read_subscriptions(on, when, map, subscriptions, handler.where),
+            own,
             read_mode(mode, handler.where),
             read_kinds("emits", emits, handler.where),
             flow,
             **read_compensation(compensation, handler.where),
         )
+        definition = make_entry(definition, every, can_start=queue is not None)
         return _attach(fn, apply_schedule(definition, read_schedule(schedule, handler)))
 
     return mark
@@ -273,6 +330,7 @@ def job(
     delay: Duration | None = None,
     concurrency: int | None = None,
     max_active: int | None = None,
+    call_concurrency: int | None = None,
     rate_limit: RateOption | None = None,
     rate_key: RateKeyOption | None = None,
     order_key: OrderKeyOption | None = None,
@@ -284,6 +342,7 @@ def job(
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
     unknown_fields: UnknownFields | None = None,
+    runner: RunnerName | None = None,
 ) -> Callable[[F], F]:
     """Define the handler of plain jobs.
 
@@ -298,6 +357,8 @@ def job(
         delay: Start each job this much later.
         concurrency: Maximum number of attempts one worker runs at the same time.
         max_active: Maximum number of attempts all workers run at the same time.
+        call_concurrency: Maximum number of functions of `ctx.run` that one attempt runs at the same time. Default: the
+            setting `call_concurrency`, which is 32.
         rate_limit: Maximum number of starts per duration: `"100/1m"`, or `{"max": 100, "duration": "1m"}`.
         rate_key: Apply the rate limit to each value of this key: a dotted path into the input, or a function of it.
         order_key: Run jobs with the same key one at a time, in order: a path into the input, or a function of it.
@@ -310,6 +371,8 @@ def job(
         output_schema: Schema of the result.
         unknown_fields: `"refuse"` or `"ignore"` fields of the input that its dataclass does not have. Default: the
             setting `unknown_fields`, which is `"refuse"`.
+        runner: Where the handler runs: `"process"` for a child process of the worker, `"inprocess"` (the default) for
+            the worker's own process.
     """
     options = {key: value for key, value in locals().items() if key != "name"}
 
@@ -319,6 +382,19 @@ def job(
         return _attach(fn, definition)
 
     return mark
+
+
+def make_entry(step: StepDefinition, start_on: tuple[Subscription, ...], *, can_start: bool) -> StepDefinition:
+    """Return a step that can start a flow of its own: by the events of other streams, or because it `can_start` and
+    listens to nothing."""
+    if start_on and step.flow is not None:
+        raise DefinitionError(
+            f"step {step.name!r} of flow {step.flow!r} subscribes to {start_on[0].kind!r} on the stream 'global', "
+            "which starts a new run; move it to start_on= of the @flow, or remove flow= from the step",
+            where=step.handler.where,
+        )
+    can_start = bool(start_on) or (can_start and not step.subscriptions and step.flow is None)
+    return replace(step, can_start=can_start, start_on=check_start_on(start_on, step.handler.where))
 
 
 def apply_schedule(step: StepDefinition, schedule: DeclaredSchedule | None) -> StepDefinition | FlowDefinition:
@@ -331,7 +407,7 @@ def apply_schedule(step: StepDefinition, schedule: DeclaredSchedule | None) -> S
             where=step.handler.where,
         )
     name = step.flow or step.name
-    return FlowDefinition(name, replace(step, flow=name), schedule=schedule)
+    return FlowDefinition(name, replace(step, flow=name), schedule=schedule, start_on=step.start_on)
 
 
 def _check_flow_name(name: str, where: str) -> None:
@@ -374,4 +450,5 @@ def read_compensation(value: Any, where: str) -> dict[str, Any]:
 
 def read_definitions(fn: Callable[..., Any]) -> list[Any]:
     """Return the definitions that decorators attached to a function."""
-    return list(getattr(inspect.unwrap(fn), DEFINITIONS_ATTRIBUTE, None) or getattr(fn, DEFINITIONS_ATTRIBUTE, []))
+    inner = inspect.unwrap(fn) if hasattr(fn, "__wrapped__") else fn
+    return list(getattr(inner, DEFINITIONS_ATTRIBUTE, None) or getattr(fn, DEFINITIONS_ATTRIBUTE, []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import inspect
 import os
@@ -19,12 +20,17 @@ from typing import Any, Literal
 from ..core.errors import ConfigError, DefinitionError, PenstockError
 from ..core.text import shorten
 from ..ports.bridge import Bridge
+from ..ports.script_files import SCRIPT_SUFFIXES, DescribeScripts, Evaluate, ScriptDescription
 from .decorators import FlowDefinition, StepDefinition, read_definitions
 from .handler import DEFINITIONS_ATTRIBUTE, JobDefinition
-from .module_contract import read_module
+from .module_contract import find_handle, read_module
+from .nodes import NodeDefinition
+from .script_contract import read_script
+from .source_hash import SourceHashes
 
 QueueNames = Literal["filename", "directory"]
-Definition = FlowDefinition | StepDefinition | JobDefinition
+ImportMode = Literal["file", "module"]
+Definition = FlowDefinition | StepDefinition | JobDefinition | NodeDefinition
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class DiscoveredHandler:
     file: str
     export: str
     definition: Definition
+    sources: str = ""  # hash of the file and of the project's modules it imports, as they were loaded
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,19 @@ class LoadProblem:
         return self.message if self.file and self.message.startswith(self.file) else f"{location}{self.message}"
 
 
+@dataclass(frozen=True)
+class Scripts:
+    """How to read worker files in another language."""
+
+    describe: DescribeScripts
+    evaluate: Evaluate
+
+
 def discover(
-    directory: str | Path, queue_names: QueueNames = "filename"
+    directory: str | Path,
+    queue_names: QueueNames = "filename",
+    import_mode: ImportMode = "file",
+    scripts: Scripts | None = None,
 ) -> tuple[list[DiscoveredHandler], list[LoadProblem]]:
     """Read all definitions under a directory; skip files and folders whose name starts with `_` or `.`."""
     if not os.path.isdir(directory):
@@ -60,18 +78,55 @@ def discover(
     root = Path(directory).resolve()
     found: list[DiscoveredHandler] = []
     problems: list[LoadProblem] = []
+    hashes = SourceHashes((root, root.parent))
     for path in _files(root):
-        try:
-            found += _read(path, root, queue_names)
-        except DefinitionError as problem:
-            problems.append(LoadProblem(problem.kind, str(problem), str(path), _line(path, problem)))
-        except PenstockError as problem:
-            problems.append(LoadProblem(problem.code, f"{path}: {problem}", str(path)))
-        except BaseException as problem:
-            if isinstance(problem, KeyboardInterrupt):
-                raise
-            problems.append(_import_problem(path, problem))
+        more, failed = _read_or_report(path, root, queue_names, import_mode)
+        sources = hashes.compute(path) if more else ""
+        found += [replace(item, sources=sources) for item in more]
+        problems += failed
+    if scripts is not None and (files := list(_script_files(root))):
+        more, failed = _read_scripts(files, root, queue_names, scripts)
+        found, problems = sorted([*found, *more], key=lambda item: item.file), [*problems, *failed]
     return found, problems
+
+
+def discover_file(
+    path: Path,
+    queue_names: QueueNames = "filename",
+    import_mode: ImportMode = "file",
+    scripts: Scripts | None = None,
+) -> tuple[list[DiscoveredHandler], list[LoadProblem]]:
+    """Read the definitions of one file; its folder counts as the folder of the worker files."""
+    if path.suffix not in (".py", *SCRIPT_SUFFIXES) or not path.is_file():
+        raise ConfigError(f"worker file {shorten(str(path))} not found; pass the path of a .py, .ts or .js file")
+    if path.suffix != ".py":
+        assert scripts is not None
+        return _read_scripts([path], path.parent, queue_names, scripts)
+    found, problems = _read_or_report(path, path.parent, queue_names, import_mode)
+    sources = SourceHashes((path.parent, path.parent.parent)).compute(path) if found else ""
+    return [replace(item, sources=sources) for item in found], problems
+
+
+def load_definitions(
+    path: Path, root: Path, queue_names: QueueNames = "filename", import_mode: ImportMode = "file"
+) -> list[Definition]:
+    """Import one file and return its definitions. Raises what the import raises."""
+    return [item.definition for item in _read(path.resolve(), root.resolve(), queue_names, import_mode)]
+
+
+def _read_or_report(
+    path: Path, root: Path, queue_names: QueueNames, import_mode: ImportMode
+) -> tuple[list[DiscoveredHandler], list[LoadProblem]]:
+    try:
+        return _read(path, root, queue_names, import_mode), []
+    except DefinitionError as problem:
+        return [], [LoadProblem(problem.kind, str(problem), str(path), _line(path, problem))]
+    except PenstockError as problem:
+        return [], [LoadProblem(problem.code, f"{path}: {problem}", str(path))]
+    except BaseException as problem:
+        if isinstance(problem, KeyboardInterrupt):
+            raise
+        return [], [_import_problem(path, problem)]
 
 
 def find_bridges(directory: str | Path) -> list[Bridge]:
@@ -80,7 +135,7 @@ def find_bridges(directory: str | Path) -> list[Bridge]:
     found: list[Bridge] = []
     for path in _files(root):
         with suppress(DefinitionError):  # `discover` has reported it
-            found += _bridges(sys.modules.get(_module_name(path)))
+            found += _bridges(sys.modules.get(_module_name(path)) or sys.modules.get(_dotted_name(path)[0]))
     return found
 
 
@@ -90,7 +145,9 @@ def _bridges(module: ModuleType | None) -> list[Bridge]:
         return []  # the name means something else there
     for one in declared:
         if not isinstance(one, Bridge) or isinstance(one, type):
-            raise DefinitionError(f"bridges must contain bridges such as PgBoss(…), got {shorten(one)}")
+            raise DefinitionError(
+                f"`bridges` must be a list of bridge objects such as [PgBoss(…)], but it contains {shorten(one)}"
+            )
     return list(declared)
 
 
@@ -102,8 +159,58 @@ def _files(root: Path) -> Iterator[Path]:
             yield path
 
 
-def _read(path: Path, root: Path, queue_names: QueueNames) -> list[DiscoveredHandler]:
-    module = _load(path, root)
+def _script_files(root: Path) -> Iterator[Path]:
+    for path in sorted(root.rglob("*")):
+        if path.suffix not in SCRIPT_SUFFIXES or path.name.endswith((".d.ts", ".d.mts")):
+            continue
+        parts = path.relative_to(root).parts
+        is_hidden = any(part.startswith(("_", ".")) or part == "node_modules" for part in parts)
+        if not is_hidden and path.is_file() and path.resolve().is_relative_to(root):
+            yield path
+
+
+def _read_scripts(
+    files: list[Path], root: Path, queue_names: QueueNames, scripts: Scripts
+) -> tuple[list[DiscoveredHandler], list[LoadProblem]]:
+    """Read TypeScript and JavaScript files. Without Node, they are reported, and the Python files work."""
+    try:
+        described = scripts.describe(files)
+    except ConfigError as problem:
+        return [], [LoadProblem(problem.code, str(problem), str(file)) for file in files]
+    found: list[DiscoveredHandler] = []
+    problems: list[LoadProblem] = []
+    for item in described:
+        try:
+            found += _read_script(item, root, queue_names, scripts)
+        except DefinitionError as problem:
+            problems.append(LoadProblem(problem.kind, str(problem), item.file))
+        except PenstockError as problem:
+            problems.append(LoadProblem(problem.code, f"{item.file}: {problem}", item.file))
+    problems += [_script_problem(item) for item in described if item.error is not None]
+    return found, problems
+
+
+def _read_script(
+    item: ScriptDescription, root: Path, queue_names: QueueNames, scripts: Scripts
+) -> list[DiscoveredHandler]:
+    path = Path(item.file)
+    definition = None if item.error is not None else read_script(item, to_kebab_case(path.stem), scripts.evaluate)
+    if definition is None:
+        return []
+    worker_id = path.relative_to(root).with_suffix("").as_posix()
+    queue = default_queue(path, root, queue_names)
+    return [DiscoveredHandler(worker_id, item.file, "default", _with_queue(definition, queue), item.version)]
+
+
+def _script_problem(item: ScriptDescription) -> LoadProblem:
+    assert item.error is not None
+    text = f"{item.error.name}: {item.error.message}"
+    message = f"the file cannot be imported: {text}; the other files are loaded"
+    return LoadProblem("import_failed", message, item.file, item.error.line)
+
+
+def _read(path: Path, root: Path, queue_names: QueueNames, import_mode: ImportMode) -> list[DiscoveredHandler]:
+    module = _load(path, root) if import_mode == "file" else _import(path)
     worker_id = path.relative_to(root).with_suffix("").as_posix()
     _bridges(module)  # report a bad one for this file
     queue = default_queue(path, root, queue_names)
@@ -118,13 +225,18 @@ def _read(path: Path, root: Path, queue_names: QueueNames) -> list[DiscoveredHan
                 DiscoveredHandler(worker_id, str(path), export, _with_queue(definition, queue))
                 for definition in read_definitions(fn)
             ]
-    handle = getattr(module, "handle", None)
-    if callable(handle) and not getattr(handle, DEFINITIONS_ATTRIBUTE, None):
-        config = getattr(module, "config", None) or {}
+    config = getattr(module, "config", None) or {}
+    handle = find_handle(module, config, str(path))
+    if handle is not None:
         definition = read_module(handle, getattr(module, "queue", None), config, to_kebab_case(path.stem), str(path))
-        found.append(DiscoveredHandler(worker_id, str(path), "handle", _with_queue(definition, queue)))
+        export = getattr(handle, "__name__", "handle")
+        found.append(DiscoveredHandler(worker_id, str(path), export, _with_queue(definition, queue)))
     elif hasattr(module, "config") and not found:
-        raise DefinitionError("this file defines 'config' but no function 'handle'; add one", where=str(path))
+        raise DefinitionError(
+            "this file defines 'config' but no handler. Define a function `handle(input, ctx)`, set config['handler'], "
+            "or start the name of the file with '_' if it is not a worker file",
+            where=str(path),
+        )
     return found
 
 
@@ -133,6 +245,8 @@ def _with_queue(definition: Definition, queue: str) -> Definition:
     match definition:
         case FlowDefinition(entry=entry):
             return replace(definition, entry=replace(entry, handler=entry.handler.with_queue(queue)))
+        case NodeDefinition(handler=handler):
+            return replace(definition, handler=handler.with_queue(queue))
         case _:
             return replace(definition, handler=definition.handler.with_queue(queue))
 
@@ -155,7 +269,7 @@ def _load(path: Path, root: Path) -> ModuleType:
     name = _module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} cannot be imported")
+        raise ConfigError(f"cannot import {path}; check that it is a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     # Worker files may import other files of the directory.
@@ -168,6 +282,37 @@ def _load(path: Path, root: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _import(path: Path) -> ModuleType:
+    """Import a file by its module path, such as `workers.image.resize`, so that it can use relative imports."""
+    name, home = _dotted_name(path)
+    bad = next((part for part in name.split(".") if not part.isidentifier()), None)
+    if bad is not None:
+        raise ConfigError(
+            f"the file cannot be imported as module {name!r}: {bad!r} is not a Python name; rename it, or set "
+            'import_mode="file"'
+        )
+    if str(home) not in sys.path:
+        sys.path.append(str(home))
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
+    module = importlib.import_module(name)
+    if getattr(module, "__file__", None) != str(path):
+        raise ConfigError(
+            f"importing {name!r} loads {getattr(module, '__file__', None) or 'a built-in module'} instead of this "
+            'file; rename the file or its folder, or set import_mode="file"'
+        )
+    return module
+
+
+def _dotted_name(path: Path) -> tuple[str, Path]:
+    """Return the module path of a file, and the folder above its packages: those with an `__init__.py`, and its own."""
+    home = path.parent
+    while (home / "__init__.py").is_file() and home.parent != home:
+        home = home.parent
+    return ".".join(path.relative_to(home).with_suffix("").parts), home
 
 
 def _module_name(path: Path) -> str:

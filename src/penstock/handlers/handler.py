@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
@@ -45,6 +45,8 @@ DEFINITIONS_ATTRIBUTE = "__penstock__"
 class Handler:
     """A function with its options."""
 
+    bound_parameters: ClassVar[frozenset[str]] = frozenset()  # that are neither the input nor the ctx
+
     name: str
     fn: Callable[..., Any]
     queue: str | None = None  # None: discovery sets it from the file name
@@ -54,6 +56,7 @@ class Handler:
     delay_ms: int = 0
     concurrency: int | None = None
     max_active: int | None = None
+    call_concurrency: int | None = None  # None: the setting
     rate: RateLimit | None = None
     rate_key: RateKeyOption | None = None
     order_key: OrderKeyOption | None = None
@@ -66,6 +69,8 @@ class Handler:
     output_schema: Any = None
     unknown_fields: UnknownFields | None = None  # None: as the setting says
     wait: Await | None = None
+    runner: str | None = None  # None: in the worker's own process
+    version: str = ""  # of a file in another language
     file: str = ""
     line: int = 0
 
@@ -78,7 +83,8 @@ class Handler:
         if inspect.isgeneratorfunction(self.fn) or inspect.isasyncgenfunction(self.fn) or isinstance(self.fn, type):
             kind = "a class" if isinstance(self.fn, type) else "a generator"
             raise DefinitionError(f"{self.name} must be a function to be a handler, got {kind}", where=self.where)
-        parameters = list(inspect.signature(self.fn).parameters.values())
+        known = inspect.signature(self.fn).parameters.values()
+        parameters = [parameter for parameter in known if parameter.name not in self.bound_parameters]
         annotation, passes = _read_signature(self.fn, parameters, self.where)
         schema = self.input_schema if self.input_schema is not None else annotation
         checks = (
@@ -94,6 +100,12 @@ class Handler:
         object.__setattr__(self, "takes_ctx", passes[1])
         object.__setattr__(self, "_checks", checks)
         object.__setattr__(self, "input_schema", schema)
+        if self.runner is not None and self.ref.function is None:
+            raise DefinitionError(
+                f"{self.name} has runner={self.runner!r}, but a child process cannot import it: it is defined inside "
+                "another function. Move it to the top level of its file",
+                where=self.where,
+            )
 
     is_async: bool = field(init=False, default=False)
     takes_ctx: bool = field(init=False, default=True)
@@ -103,14 +115,15 @@ class Handler:
     @cached_property
     def code(self) -> str:
         """The fingerprint of the code: the same in every process, another one after a change."""
-        return compute_fingerprint(self.fn)
+        return self.version or compute_fingerprint(self.fn)
 
     @cached_property
     def ref(self) -> HandlerRef:
         """Return what another process needs to find the function."""
         name = getattr(self.fn, "__qualname__", None)
         is_importable = bool(self.file) and name is not None and "<" not in name
-        return HandlerRef(self.name, self.queue_name, self.file, name if is_importable else None, self.is_async)
+        function = name if is_importable else None
+        return HandlerRef(self.name, self.queue_name, self.file, function, self.is_async, self.runner, self.version)
 
     @property
     def where(self) -> str:
@@ -218,7 +231,7 @@ class Handler:
             f"{problem}"
         )
 
-    def with_queue(self, queue: str) -> Handler:
+    def with_queue(self, queue: str) -> Self:
         """Return the handler on a queue, unless it has its own."""
         return self if self.queue is not None else replace(self, queue=queue)
 
@@ -275,15 +288,21 @@ def _read_signature(
     return annotation, (takes_input, takes_ctx)
 
 
-def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str, Any]) -> Handler:
-    """Build a handler from the options of a decorator or a config."""
+def make_handler(
+    fn: Callable[..., Any],
+    name: str | None,
+    options: Mapping[str, Any],
+    make: Callable[..., Handler] | None = None,
+    **more: Any,
+) -> Handler:
+    """Build a handler from the options of a decorator or a config; `make` and `more` are of another kind of handler."""
     code = getattr(fn, "__code__", None)
     file, line = (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
     where = f"{file}:{line}"
     try:
         read = HandlerOptions.read(options)
         retry = RetryPolicy.parse(read.retry)
-        return Handler(
+        return (make or Handler)(
             name=_name_of(fn) if name is None else name,
             fn=fn,
             queue=read.queue,
@@ -293,6 +312,7 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
             delay_ms=read.delay or 0,
             concurrency=read.concurrency,
             max_active=read.max_active,
+            call_concurrency=read.call_concurrency,
             rate=read_rate_limit(read.rate_limit, read.rate_key),
             rate_key=read_key_of_input(read.rate_key, "rate_key"),
             order_key=read_key_of_input(read.order_key, "order_key"),
@@ -305,8 +325,10 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
             unknown_fields=read.unknown_fields,
             output_schema=read.output_schema,
             wait=read_await(read.wait),
+            runner=None if read.runner == "inprocess" else read.runner,
             file=file,
             line=line,
+            **more,
         )
     except DefinitionError as problem:
         raise problem if problem.where else DefinitionError(str(problem), where=where) from None

@@ -8,12 +8,16 @@ from typing import Any
 from ..core.schemas import to_json_schema
 from .decorators import FlowDefinition, StepDefinition
 from .discovery import DiscoveredHandler
-from .registry import Registry
+from .registry import Registry, handler_name
 from .subscriptions import Subscription
 
+FORMAT_VERSION = 1  # of this JSON
 
-def describe(registry: Registry, *, version: int, compiled_at: str, store: str, namespace: str) -> dict[str, Any]:
-    """Return the registry in the JSON form of the spec."""
+
+def describe(
+    registry: Registry, *, compiled_at: str, version: str, store: str, namespace: str, runner: str, log_level: str
+) -> dict[str, Any]:
+    """Return the registry in the JSON form of the spec. `version` is Penstock's, `compiled_at` when it was loaded."""
     index: dict[str, list[dict[str, str]]] = {}
     flows: dict[str, Any] = {}
     worker_of = _worker_ids(registry)
@@ -31,14 +35,16 @@ def describe(registry: Registry, *, version: int, compiled_at: str, store: str, 
         if flow.definition.start_on:
             flows[name]["startOn"] = [_subscription(on) for on in flow.definition.start_on]
     return {
-        "version": version,
+        "version": FORMAT_VERSION,
+        "fingerprint": registry.fingerprint,
+        "penstock": version,
         "compiledAt": compiled_at,
         "provider": {"name": store},
-        "logger": {"name": "console", "level": "info"},
+        "logger": {"name": "console", "level": log_level},
         "state": {"name": store, "namespace": namespace},
         "eventStore": {"name": store},
-        "runner": {"py": {"enabled": True, "isolate": "inprocess"}},
-        "workers": [_worker(item) for item in registry.found],
+        "runner": {"py": {"enabled": True, "isolate": runner}},
+        "workers": [_worker(item, registry.handler_fingerprints) for item in registry.found],
         "flows": flows,
         "eventIndex": index,
         "problems": [{"code": p.code, "message": p.message, "file": p.file, "line": p.line} for p in registry.problems],
@@ -68,15 +74,17 @@ def _worker_ids(registry: Registry) -> dict[int, str]:
     return out
 
 
-def _worker(item: DiscoveredHandler) -> dict[str, Any]:
+def _worker(item: DiscoveredHandler, fingerprints: Mapping[str, str]) -> dict[str, Any]:
     definition = item.definition
     step = definition.entry if isinstance(definition, FlowDefinition) else definition
     out: dict[str, Any] = {
         "id": item.worker_id,
-        "kind": "py",
+        "kind": "py" if item.file.endswith(".py") or not item.file else "ts",
         "filePath": item.file,
+        "line": step.handler.line,
         "exportName": item.export,
         "queue": step.handler.queue_name,
+        "fingerprint": fingerprints[handler_name(item)],
     }
     if step.handler.input_schema is not None:
         out["inputSchema"] = to_json_schema(step.handler.input_schema)

@@ -14,13 +14,15 @@ from msgspec import Meta
 
 from ..core.durations import to_ms
 from ..core.errors import BadArgument, BadDuration, DefinitionError
-from ..core.near_match import check_keys
+from ..core.near_match import check_keys, did_you_mean
 from ..core.options import DELAY_META, MAX_PRIORITY, Milliseconds, read_options
 from ..core.schemas import UnknownFields
 from ..core.text import shorten
 from ..ports.unit import KeepJobs, RateLimit
 
 MAX_KEPT_JOBS = 1_000_000_000
+RUNNERS = ("inprocess", "process")  # where a handler may run; `inprocess` is the default
+RunnerName = Literal["inprocess", "process"]
 IdempotencyKey = Literal["auto"] | Callable[[Any], str]
 """`"auto"` for a hash of the input, or a function of the input."""
 RateOption = RateLimit | str | Mapping[str, Any]
@@ -47,6 +49,7 @@ class HandlerOptions(msgspec.Struct, frozen=True):
     delay: Milliseconds | None = None
     concurrency: _Count | None = None
     max_active: _Count | None = None
+    call_concurrency: _Count | None = None
     rate_limit: Any = None
     rate_key: Any = None
     order_key: Any = None
@@ -58,6 +61,7 @@ class HandlerOptions(msgspec.Struct, frozen=True):
     input_schema: Any = None
     output_schema: Any = None
     unknown_fields: UnknownFields | None = None
+    runner: str | None = None
 
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> HandlerOptions:
@@ -65,6 +69,9 @@ class HandlerOptions(msgspec.Struct, frozen=True):
         read = read_options(cls, {name: options[name] for name in cls.__struct_fields__ if name in options})
         if read.timeout == 0:
             raise DefinitionError("timeout must be longer than 0, got 0; omit it for no timeout")
+        if read.runner is not None and read.runner not in RUNNERS:
+            hint = did_you_mean(read.runner, RUNNERS) or "omit it to run the handler in the worker's own process"
+            raise DefinitionError(f"runner must be one of {', '.join(RUNNERS)}, got {shorten(read.runner)}; {hint}")
         return read
 
 
@@ -112,7 +119,7 @@ def read_key_of_input(value: Any, name: str) -> Any:
     if value is None or isinstance(value, str) or _is_plain_function(value):
         return value
     raise DefinitionError(
-        f'{name} must be a path in the input such as "customer.id", or a plain function of the input, got '
+        f'{name} must be a path in the input such as "customer.id", or a `def` function that takes the input, got '
         f"{_show(value)}"
     )
 
@@ -122,7 +129,7 @@ def read_key(value: Any) -> IdempotencyKey | None:
     if value is None or value == "auto" or _is_plain_function(value):
         return value  # type: ignore[no-any-return]
     raise DefinitionError(
-        'key must be "auto" (a hash of the input) or a plain function of the input that returns a string, got '
+        'key must be "auto" (a hash of the input) or a `def` function that takes the input and returns a string, got '
         f"{_show(value)}"
     )
 
@@ -171,8 +178,8 @@ def read_keep(value: Any, name: str) -> KeepJobs | None:
             None if count is None else _read_count(count, name, value), None if age is None else _read_age(age, name)
         )
     raise BadArgument(
-        f'{name} must be how many to keep (0 for none), how long to keep them ("1d"), or {{"count": 1000, "age": '
-        f'"1d"}}, got {shorten(value)}'
+        f'{name} must be a number of jobs such as 1000 (0 keeps none), an age such as "1d", or both as '
+        f'{{"count": 1000, "age": "1d"}}, got {shorten(value)}'
     )
 
 

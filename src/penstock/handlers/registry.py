@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as dataclass_replace
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from ..core.errors import ConfigError, DefinitionError, PenstockError, UnknownFlow
+from ..core.ids import digest
 from ..core.near_match import did_you_mean, near_matches
 from ..core.schemas import UnknownFields, Validator, make_validator
 from ..core.text import shorten
+from ..ports.unit import FLOW
 from ..schedules.spec import ScheduleSpec, Target
 from .decorators import FlowDefinition, StepDefinition, read_definitions
 from .discovery import Definition, DiscoveredHandler, LoadProblem
+from .fingerprint import compute_fingerprint, fingerprint_definition
 from .handler import Handler, JobDefinition
+from .nodes import NodeDefinition
+from .source_hash import SourceHashes
 from .trigger_table import TableStep, TriggerTable
+from .webhooks import Webhook
+
+H = TypeVar("H", bound=Handler)
 
 
 @dataclass(frozen=True)
@@ -32,18 +42,45 @@ class Flow:
     event_validators: Mapping[str, Validator]
 
     @property
+    def kind(self) -> str:
+        return FLOW
+
+    @property
     def name(self) -> str:
         return self.definition.name
 
+    def check_start(self, value: Any) -> None:
+        """Raise SchemaViolation if a run cannot start with this input."""
+        self.definition.entry.handler.check_start(value, f"flow {self.name!r}")
 
-def find_flow(registry: Registry, flow: str | Callable[..., Any]) -> Flow:
-    """Return the flow of a name, or of a function marked with `@flow`."""
+    def make_key(self, value: Any) -> str | None:
+        """Return the id that the flow declares for a run with this input; None for a new one."""
+        return self.definition.entry.handler.make_key(value, self.name)
+
+
+def find_flow(registry: Registry, flow: str | Callable[..., Any], others: Iterable[str] = ()) -> Flow:
+    """Return the flow of a name, or of a function marked with `@flow`. `others` may have been meant too."""
     if isinstance(flow, str):
-        return registry.flow(flow)
+        return registry.flow(flow, others)
     for definition in read_definitions(flow):
         if isinstance(definition, FlowDefinition):
             return registry.flow(definition.name)
     raise ConfigError(f"{shorten(getattr(flow, '__name__', flow))} is not a flow; decorate it with @flow")
+
+
+def find_result_type(registry: Registry, flow: Callable[..., Any] | None) -> Any:
+    """Return the type of a flow's result: the return annotation of its function if the flow has one step, else None."""
+    if flow is None or len((known := find_flow(registry, flow)).steps) > 1:
+        return None
+    return read_return_type(known.definition.entry.handler.fn)
+
+
+def read_return_type(fn: Callable[..., Any]) -> Any:
+    """Return the return annotation of a function, None if it has none that can be read."""
+    try:
+        return typing.get_type_hints(fn).get("return")
+    except Exception:  # a name only known to a type checker
+        return None
 
 
 @dataclass(frozen=True)
@@ -55,12 +92,15 @@ class Registry:
     found: tuple[DiscoveredHandler, ...] = ()
     problems: tuple[LoadProblem, ...] = ()
     schedules: Mapping[str, tuple[ScheduleSpec, Target]] = field(default_factory=dict)
+    webhooks: Mapping[str, Webhook] = field(default_factory=dict)  # by path
+    nodes: Mapping[str, NodeDefinition] = field(default_factory=dict)  # the executors of dags, by type
 
-    def flow(self, name: str) -> Flow:
-        """Return a flow by name, or raise UnknownFlow with the nearest known names."""
+    def flow(self, name: str, others: Iterable[str] = ()) -> Flow:
+        """Return a flow by name, or raise UnknownFlow with the nearest of the known names and of `others`."""
         flow = self.flows.get(name)
         if flow is None:
-            raise UnknownFlow(f"no flow named {name!r}; {_nearest(name, self.flows, 'flows')}{self._hint()}")
+            near = _nearest(name, [*self.flows, *others], "flows")
+            raise UnknownFlow(f"no flow named {shorten(name)}; {near}{self._hint()}")
         return flow
 
     def job(self, queue: str, name: str) -> Handler | None:
@@ -77,7 +117,7 @@ class Registry:
         """Return every handler once."""
         steps = {id(s.handler): s.handler for flow in self.flows.values() for s in flow.steps.values()}
         jobs = {id(j.handler): j.handler for j in self.jobs.values()}
-        return [*steps.values(), *jobs.values()]
+        return [*steps.values(), *jobs.values(), *(one.handler for one in self.nodes.values())]
 
     def queues(self) -> list[str]:
         """Return the queues of all handlers."""
@@ -98,9 +138,34 @@ class Registry:
                     kinds.add(step.handler.wait.event)
         return frozenset(kinds)
 
+    @cached_property
+    def handler_fingerprints(self) -> Mapping[str, str]:
+        """A fingerprint of each handler, by file and function: its source files and its options."""
+        hashes, found = SourceHashes(), dict[str, list[str]]()
+        for item in self.found:
+            sources = item.sources or hashes.compute(Path(item.file)) or compute_fingerprint(_function_of(item))
+            found.setdefault(handler_name(item), []).append(fingerprint_definition(item.definition, sources))
+        return {name: digest("".join(sorted(found[name])).encode()) for name in sorted(found)}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A fingerprint of all handlers: the same in every process with the same code and options."""
+        return digest("\0".join(f"{name}={found}" for name, found in self.handler_fingerprints.items()).encode())
+
     def _hint(self) -> str:
         found = len(self.problems)
         return f" ({found} problem{'s' if found > 1 else ''} found while loading: {self.problems[0]})" if found else ""
+
+
+def handler_name(item: DiscoveredHandler) -> str:
+    """Return the file and function of a handler, such as `orders/charge.charge`."""
+    return item.worker_id if item.worker_id == item.export else f"{item.worker_id}.{item.export}"
+
+
+def _function_of(item: DiscoveredHandler) -> Callable[..., Any]:
+    definition = item.definition
+    handler = definition.entry.handler if isinstance(definition, FlowDefinition) else definition.handler
+    return handler.fn
 
 
 def _nearest(name: str, known: Iterable[str], what: str) -> str:
@@ -129,10 +194,18 @@ def build_registry(
         except PenstockError as problem:
             problems.append(_to_problem(problem, definition.entry.handler))
     _check_unreachable(steps, ready, problems)
-    _check_limits([*_all_handlers(ready), *(j.handler for j in jobs.values())], problems)
-    schedules = _schedules(ready, jobs, problems)
+    nodes = _group_nodes(found, problems)
+    others = [*(job.handler for job in jobs.values()), *(node.handler for node in nodes.values())]
+    _check_limits([*_all_handlers(ready), *others], problems)
+    schedules, webhooks = _schedules(ready, jobs, problems), _webhooks(ready, problems)
     return Registry(
-        MappingProxyType(ready), MappingProxyType(jobs), tuple(found), tuple(problems), MappingProxyType(schedules)
+        MappingProxyType(ready),
+        MappingProxyType(jobs),
+        tuple(found),
+        tuple(problems),
+        MappingProxyType(schedules),
+        MappingProxyType(webhooks),
+        MappingProxyType(nodes),
     )
 
 
@@ -140,11 +213,32 @@ def _ignore_unknown_fields(definition: Definition) -> Definition:
     if isinstance(definition, FlowDefinition):
         entry = definition.entry
         return dataclass_replace(definition, entry=dataclass_replace(entry, handler=_make_lenient(entry.handler)))
+    if isinstance(definition, NodeDefinition):
+        return dataclass_replace(definition, handler=_make_lenient(definition.handler))
     return dataclass_replace(definition, handler=_make_lenient(definition.handler))
 
 
-def _make_lenient(handler: Handler) -> Handler:
+def _make_lenient(handler: H) -> H:
     return dataclass_replace(handler, unknown_fields="ignore") if handler.unknown_fields is None else handler
+
+
+def _webhooks(flows: Mapping[str, Flow], problems: list[LoadProblem]) -> dict[str, Webhook]:
+    """Return the declared webhooks by path."""
+    found: dict[str, Webhook] = {}
+    owners: dict[str, Handler] = {}
+    for flow in flows.values():
+        webhook, handler = flow.definition.webhook, flow.definition.entry.handler
+        if webhook is None:
+            continue
+        if owners.setdefault(webhook.path, handler) is not handler:
+            message = (
+                f"webhook {webhook.path!r} is defined twice, first at {owners[webhook.path].where}; set a different "
+                "path for one of them"
+            )
+            problems.append(LoadProblem("duplicate_webhook", message, handler.file, handler.line))
+            continue
+        found[webhook.path] = webhook
+    return found
 
 
 def _schedules(
@@ -191,7 +285,37 @@ def _group(
                 other = jobs.setdefault(key, definition)
                 if other is not definition:
                     problems.append(_duplicate("job", "/".join(key), definition.handler, other.handler))
-    return flows, steps, jobs
+    return flows, _promote_entries(flows, steps, problems), jobs
+
+
+def _group_nodes(found: list[DiscoveredHandler], problems: list[LoadProblem]) -> dict[str, NodeDefinition]:
+    """Return the executors of dags by type."""
+    nodes: dict[str, NodeDefinition] = {}
+    for item in found:
+        if isinstance(item.definition, NodeDefinition):
+            definition = item.definition
+            twin = nodes.setdefault(definition.type, definition)
+            if twin is not definition:
+                problems.append(_duplicate("node", definition.type, definition.handler, twin.handler))
+    return nodes
+
+
+def _promote_entries(
+    flows: dict[str, FlowDefinition], steps: list[StepDefinition], problems: list[LoadProblem]
+) -> list[StepDefinition]:
+    """Add a flow for each step that starts one, unless another step names it. Return the other steps."""
+    members = [*steps, *(flow.entry for flow in flows.values())]
+    named = {name for step in members for name in (step.compensation, step.on_timeout)}
+    left: list[StepDefinition] = []
+    for step in steps:
+        if not step.can_start or (step.name in named and not step.start_on):
+            left.append(step)
+            continue
+        definition = FlowDefinition(step.name, dataclass_replace(step, flow=step.name), start_on=step.start_on)
+        twin = flows.setdefault(step.name, definition)
+        if twin is not definition:
+            problems.append(_duplicate("flow", step.name, step.handler, twin.entry.handler))
+    return left
 
 
 def _build_flow(definition: FlowDefinition, steps: list[StepDefinition], problems: list[LoadProblem]) -> Flow:
@@ -262,10 +386,10 @@ def _drop_unmet_joins(
 
 def _check_named_steps(definition: FlowDefinition, members: dict[str, StepDefinition]) -> None:
     for step in members.values():
-        for other, what in ((step.compensation, "is compensated by"), (step.on_timeout, "hands over on timeout to")):
+        for other, what in ((step.compensation, "compensation"), (step.on_timeout, "on_timeout")):
             if other is not None and other not in members:
                 raise DefinitionError(
-                    f"step {step.name!r} {what} {other!r}, but flow {definition.name!r} has no such step; "
+                    f"step {step.name!r} has {what}={other!r}, but flow {definition.name!r} has no step {other!r}; "
                     f"{_nearest(other, members, 'steps')}",
                     code="unknown_step",
                     where=step.handler.where,
@@ -281,15 +405,27 @@ def _check_unreachable(steps: list[StepDefinition], flows: Mapping[str, Flow], p
             continue
         if step.flow is not None and step.flow not in flows:
             near = _nearest(step.flow, flows, "flows")
-            message = f"step {step.name!r} belongs to flow {step.flow!r}, which has no first step; {near}"
+            message = f"step {step.name!r} has flow={step.flow!r}, but no @flow is named {step.flow!r}; {near}"
             problems.append(LoadProblem("unknown_flow", message, handler.file, handler.line))
         else:
-            kinds = ", ".join(step.kinds) or "nothing"
-            emitted = {kind for flow in flows.values() for one in flow.steps.values() for kind in one.emits or ()}
-            near = next(filter(None, (did_you_mean(kind, emitted) for kind in step.kinds)), "")
-            hint = near or "add the kind to the emits of a step"
-            message = f"step {step.name!r} never starts, because it listens to {kinds} and no flow emits that; {hint}"
+            message = f"step {step.name!r} never starts: {_explain_unreachable(step, flows)}"
             problems.append(LoadProblem("unreachable_step", message, handler.file, handler.line))
+
+
+def _explain_unreachable(step: StepDefinition, flows: Mapping[str, Flow]) -> str:
+    if not step.kinds:
+        return (
+            "it has no on=, and no other step names it in compensation= or as on_timeout; add on= with the kind of "
+            "the event that starts it"
+        )
+    emitted = {kind for flow in flows.values() for one in flow.steps.values() for kind in one.emits or ()}
+    emitted.update(kind for flow in flows.values() for kind in flow.definition.accepts)
+    near = next(filter(None, (did_you_mean(kind, emitted) for kind in step.kinds)), "")
+    hint = (
+        near or "add it to emits=[…] of the step that emits it, or to accepts=[…] of the flow if it comes from outside"
+    )
+    kinds = " or ".join(map(repr, step.kinds))
+    return f"no step emits {kinds}; {hint}"
 
 
 def _all_handlers(flows: Mapping[str, Flow]) -> list[Handler]:

@@ -6,25 +6,51 @@ import importlib
 import linecache
 import sys
 import sysconfig
+from collections.abc import Callable
 from importlib.util import cache_from_source
 from pathlib import Path
 from types import ModuleType
 
-from .discovery import DiscoveredHandler, LoadProblem, QueueNames, discover
+from .discovery import (
+    DiscoveredHandler,
+    ImportMode,
+    LoadProblem,
+    QueueNames,
+    Scripts,
+    discover,
+    discover_file,
+)
 from .registry import Registry
 
 
 def rediscover(
-    directory: str | Path, queue_names: QueueNames, before: Registry
+    directory: str | Path,
+    queue_names: QueueNames,
+    import_mode: ImportMode,
+    before: Registry,
+    scripts: Scripts | None = None,
 ) -> tuple[list[DiscoveredHandler], list[LoadProblem]]:
     """Read all definitions under a directory again; a file that fails to import keeps its old definitions.
 
     All files are imported again: a file that did not change may import one that did. Running code keeps its old module.
     """
     root = Path(directory).resolve()
+    return _load_again(root, lambda: discover(root, queue_names, import_mode, scripts), before)
+
+
+def rediscover_file(
+    path: Path, queue_names: QueueNames, import_mode: ImportMode, before: Registry, scripts: Scripts | None = None
+) -> tuple[list[DiscoveredHandler], list[LoadProblem]]:
+    """Read the definitions of one file again; a file that fails to import keeps its old definitions."""
+    return _load_again(path.parent, lambda: discover_file(path, queue_names, import_mode, scripts), before)
+
+
+def _load_again(
+    root: Path, load: Callable[[], tuple[list[DiscoveredHandler], list[LoadProblem]]], before: Registry
+) -> tuple[list[DiscoveredHandler], list[LoadProblem]]:
     unloaded = _unload_modules(root)
     try:
-        found, problems = discover(root, queue_names)
+        found, problems = load()
     finally:
         for name, module in unloaded.items():
             sys.modules.setdefault(name, module)

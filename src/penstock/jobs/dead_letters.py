@@ -14,6 +14,7 @@ from ..ports.store import JobRow
 from ..ports.unit import NewJob
 from ..worker.attempt import read_input
 from ..worker.outcomes import MAX_RECORD_BYTES, ErrorInfo, Work, pack_record
+from .error_groups import sign_error
 
 _encode = msgspec.json.Encoder().encode
 
@@ -36,6 +37,7 @@ class DeadLetter(msgspec.Struct, rename="camel", omit_defaults=True):
     options: Any = None
     unreadable: str | None = None  # why `original_data` is missing
     undecided: bool = False  # the run's record could not be read and counts the step as open
+    group: str | None = None  # see error_groups.py
 
 
 def read_dead_letter(row: JobRow) -> DeadLetter:
@@ -57,12 +59,14 @@ def build_dead_letter(work: Work, error: ErrorInfo, now: int, attempts: int, *, 
     except UnreadableJob as problem:
         unreadable = str(problem)
     opts = claim.opts if claim.unreadable is None else _make_options(work)
+    shown = _error_to_dict(error)
+    group = sign_error(shown).group
     body = DeadLetter(
         claim.job,
         claim.name,
         data,
         claim.queue,
-        _error_to_dict(error),
+        shown,
         to_iso(now),
         attempts,
         work.run_id,
@@ -73,12 +77,14 @@ def build_dead_letter(work: Work, error: ErrorInfo, now: int, attempts: int, *, 
         unpack(opts),
         unreadable,
         is_undecided,
+        group,
     )
     payload = _encode(body)
     if len(payload) > MAX_RECORD_BYTES:
         unreadable = f"the input has {len(claim.payload):,} bytes, too many for a dead letter"
         payload = pack_record(msgspec.structs.replace(body, original_data=None, unreadable=unreadable))
-    return NewJob(dead_letter_id(claim.job), work.handler.dlq, claim.name, payload, opts=opts)
+    name = f"{claim.name}-failed"
+    return NewJob(dead_letter_id(claim.job), work.handler.dlq, name, payload, opts=opts, error_group=group)
 
 
 def _make_options(work: Work) -> bytes:

@@ -32,10 +32,12 @@ from ..ports.unit import (
     PublishedOptions,
     Released,
     RetryAt,
+    RunParent,
     Started,
     Unit,
 )
-from ..worker.channel import RELEASED
+from ..worker.channel import RELEASED, TIMEOUT
+from ..worker.live_log import live_events
 from ..worker.outcomes import (
     AttemptOutput,
     Failure,
@@ -66,14 +68,14 @@ class JobOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     order_key: str | None = None
 
 
-_decode_options = msgspec.json.Decoder(JobOptions).decode
+decode_options = msgspec.json.Decoder(JobOptions).decode
 encode_options = msgspec.json.Encoder().encode
 
 
 def read_options(claim: Claim) -> tuple[Claim, JobOptions | None]:
     """Return a claim and its options; without them, the claim is marked as one that cannot be decoded."""
     try:
-        return claim, _decode_options(claim.opts)
+        return claim, decode_options(claim.opts)
     except DECODE_ERRORS as problem:
         return mark_options(claim, problem), None
 
@@ -94,8 +96,8 @@ class JobEngine:
                 claim.name,
                 claim.queue,
                 UnknownQueue(
-                    f"no handler here for job {claim.name!r} of queue {claim.queue!r}; add a worker file or a "
-                    "@job for it"
+                    f"this worker has no handler for job {claim.name!r} of queue {claim.queue!r}; add a worker "
+                    "file or a @job for it"
                 ),
             )
         claim, options = read_options(claim)
@@ -189,11 +191,13 @@ class JobWork:
     flow: str | None = None
     step: str | None = None
     n = 1
+    family = "job"
     public_url = ""
     launcher: Launcher | None = None
+    parent: RunParent | None = None
 
     def __init__(self, runtime: Runtime, claim: Claim, handler: Handler, options: JobOptions | None = None) -> None:
-        options = options if options is not None else _decode_options(claim.opts)
+        options = options if options is not None else decode_options(claim.opts)
         self.claim = claim
         self.handler = handler if options.retry is None else replace(handler, retry=options.retry)
         self._keep_completed = options.keep_completed or handler.keep_completed
@@ -225,6 +229,8 @@ class JobWork:
         attempt = self.claim.attempt - (not failure.is_counted)
         meta = {"attempt": attempt, "maxAttempts": self.handler.retry.attempts, **self._duration(failure.output)}
         events = [self._event("schema.error", pack_record(failure.schema_error))] if failure.schema_error else []
+        if failure.timed_out:
+            events.append(self._event("job.cancelled", pack_record({"reason": TIMEOUT})))
         events.append(self._event("job.failed", pack_record(data), meta))
         if due is not None:
             return self._request(failure.output, RetryAt(due, pack_record(error)), events, writes=failure.writes)
@@ -244,6 +250,9 @@ class JobWork:
 
     def on_resumed(self) -> CommitRequest | None:
         return None  # a plain job cannot wait
+
+    def on_call(self) -> CommitRequest | None:
+        return None
 
     def on_interruption(self, interruption: Interruption) -> CommitRequest:
         if interruption.reason in RELEASED:
@@ -288,9 +297,7 @@ class JobWork:
             self._unit_id(),
             claim=self.claim,
             outcome=outcome,
-            events=[*[NewEvent(self.stream, body) for body in output.live_events], *events]
-            if output.live_events
-            else events,
+            events=[*live_events(self, output.live_events), *events] if output.live_events else events,
             jobs=[*(jobs or ()), *(writes.jobs if writes is not None else ())],
             state=success.state if success else [],
             memos=writes.memos if writes is not None else [],

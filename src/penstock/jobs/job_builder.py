@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from ..commit.runtime import Runtime
-from ..core.arguments import check_optional_text
+from ..core.argument_checks import MAX_WORD_CHARS, check_optional_text
 from ..core.errors import ConfigError
 from ..core.ids import check_job_id, check_name, uuid7
 from ..core.options import check_priority
 from ..core.payload import pack, unpack
 from ..core.retry import RetryPolicy
-from ..core.text import shorten
+from ..core.text import check_text, shorten
 from ..handlers.decorators import read_definitions
 from ..handlers.handler import Handler, JobDefinition
 from ..ports.unit import Dedupe, NewJob, PublishedOptions
@@ -31,8 +31,8 @@ class JobBuilder:
     def resolve(self, job: str | Callable[..., Any], name: str | None) -> tuple[str, str | None]:
         """Return the queue and the name of a job, from a queue's name or from the function marked with `@job`."""
         if not callable(job):
-            return job, name
-        fn = inspect.unwrap(job)
+            return check_text(job, "queue", MAX_WORD_CHARS), name
+        fn = inspect.unwrap(job) if hasattr(job, "__wrapped__") else job
         registered = [one.handler for one in self._runtime.registry().jobs.values()]
         handlers = [handler for handler in registered if handler.fn is fn or handler.fn is job]
         if not handlers:

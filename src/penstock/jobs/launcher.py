@@ -2,52 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from ..commit.runtime import Runtime
-from ..context.launches import JobLaunch, RunLaunch
-from ..core.arguments import check_optional_text, check_tags, resolve_due
+from ..context.launch_requests import JobLaunch, RunLaunch
+from ..core.argument_checks import check_optional_text, check_tags, resolve_due
+from ..core.errors import DepthLimit
 from ..core.ids import check_id, digest
 from ..core.options import check_key, check_priority
 from ..core.payload import pack, unpack
 from ..core.retry import RetryPolicy
-from ..handlers.registry import find_flow
-from ..ports.unit import DELIVERIES, START, NewJob
+from ..core.schemas import convert_result
+from ..durable.child_runs import ChildLaunch, ChildOutcome, ChildRequest
+from ..handlers.registry import find_result_type
+from ..ports.unit import DELIVERIES, START, START_MANY, NewJob, RunParent
+from ..worker.child_runs import ChildRuns, ManyStarts, RunStart
+from ..worker.engines import RunDefinition
 from ..worker.outcomes import Launch, Work, pack_record
 from .engine import JobOptions
 from .job_builder import JobBuilder
 
+PAGE_CHILDREN = 100  # of a call of many: one job starts them
+PAGE_BYTES = 128 * 1024
 WarnAboutQueue = Callable[[str, str | None], Awaitable[None]]
-
-
-class RunStart(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """The payload of the internal job that starts a run: its unit cannot write two runs."""
-
-    flow: str
-    run: str
-    input: Any
-    correlation_id: str
-    parent: str
-    priority: int = 0
-    due: int = 0  # of the first step, in milliseconds
-    tags: dict[str, str] = {}
 
 
 class Launcher:
     """Builds launches with the handlers of one App."""
 
-    def __init__(self, runtime: Runtime, warn_about_queue: WarnAboutQueue | None = None) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        children: ChildRuns,
+        find_definition: Callable[[Any], RunDefinition],
+        warn_about_queue: WarnAboutQueue,
+        max_depth: int,
+    ) -> None:
         self._runtime = runtime
+        self._children = children
+        self._find_definition = find_definition
+        self._max_depth = max_depth
         self._builder = JobBuilder(runtime)
         self._warn_about_queue = warn_about_queue
 
     def label(self, launch: JobLaunch | RunLaunch) -> str:
         """Return what is started, in words that a replay compares."""
         if isinstance(launch, RunLaunch):
-            return f"flow {find_flow(self._runtime.registry(), launch.flow).name!r}"
+            return _label(self._find_definition(launch.flow))
         queue, name = self._builder.resolve(launch.queue, launch.name)
         return f"queue {queue!r}" if name is None else f"job {name!r} of queue {queue!r}"
 
@@ -78,18 +80,74 @@ class Launcher:
         """Warn about jobs that no handler takes: the queue is most likely misspelt."""
         for launch in launches:
             queue, name = launch.job.queue, launch.job.name
-            if self._warn_about_queue is None or launch.is_run or self._runtime.registry().job(queue, name) is not None:
+            if launch.is_run or self._runtime.registry().job(queue, name) is not None:
                 continue
             await self._warn_about_queue(queue, name if name != queue else None)
 
+    def flow_name(self, flow: Any) -> str:
+        """Return the name of a flow. Raise UnknownFlow if it is not loaded."""
+        return self._find_definition(flow).name
+
+    def build_children(self, request: ChildRequest, work: Work, key: str, call: str) -> ChildLaunch:
+        """Validate a `ctx.call` or `ctx.call_many`, and build the jobs that start the children."""
+        flow = self._find_definition(request.flow)
+        up, run = work.parent, work.run_id
+        assert run is not None
+        depth = (up.depth if up is not None else 0) + 1
+        if depth > self._max_depth:
+            raise DepthLimit(
+                f"{key} would start a run at depth {depth}; the setting max_depth allows {self._max_depth}. Check that "
+                "the flow does not call itself without end"
+            )
+        link = RunParent(run, up.root if up is not None else run, depth, call)
+        inputs = [_check_input(flow, one) for one in request.inputs]
+        prefix = f"{flow.name}-{digest(b'%b %b %b' % (work.claim.scope.encode(), key.encode(), work.claim.payload))}"
+        if not request.is_many:
+            own = request.key if request.key is not None else flow.make_key(inputs[0])
+            prefix = check_id(own, "idempotency key") if own is not None else prefix
+        start = RunStart(
+            flow.name,
+            prefix,
+            inputs[0] if inputs and not request.is_many else None,
+            check_optional_text(request.correlation_id, "the correlation id") or work.correlation_id,
+            run,
+            check_priority(request.priority) if request.priority else 0,
+            0,
+            check_tags(request.tags, "tags"),
+            link,
+            flow.kind,
+        )
+        if not request.is_many:
+            return ChildLaunch(flow.name, prefix, 1, [NewJob(f"start.{call}", DELIVERIES, START, pack_record(start))])
+        jobs = [
+            NewJob(
+                f"start.{call}.p{page}",
+                DELIVERIES,
+                START_MANY,
+                pack_record(ManyStarts(start, part, first, page, work.claim.scope, key)),
+            )
+            for page, (first, part) in enumerate(_paginate(inputs))
+        ]
+        return ChildLaunch(flow.name, prefix, len(inputs), jobs)
+
+    def convert_result(self, request: ChildRequest, value: Any, run: str) -> Any:
+        """Return the result of a child as a value of its type. Raise SchemaViolation if it does not match."""
+        type_ = request.result
+        if type_ is None and callable(request.flow):
+            type_ = find_result_type(self._runtime.registry(), request.flow)
+        return convert_result(value, type_, f"the result of run {run!r}")
+
+    async def read_outcomes(self, run: str, call: str, prefix: str, count: int) -> list[ChildOutcome]:
+        """Return how the children of a call ended, in order."""
+        return await self._children.read_outcomes(run, call, prefix, count)
+
     def _build_run(self, launch: RunLaunch, work: Work, index: int) -> Launch:
         runtime = self._runtime
-        flow = find_flow(runtime.registry(), launch.flow)
-        data = pack(launch.input, f"the input of flow {flow.name!r}")
-        entry, value = flow.definition.entry.handler, unpack(data)
-        entry.check_start(value, f"flow {flow.name!r}")
-        key = launch.key if launch.key is not None else entry.make_key(value, flow.name)
+        flow = self._find_definition(launch.flow)
+        value = _check_input(flow, launch.input)
+        key, up = launch.key if launch.key is not None else flow.make_key(value), work.parent
         run = check_id(key, "idempotency key") if key is not None else _make_id(flow.name, work, index)
+        link = RunParent(work.run_id, up.root if up is not None else work.run_id) if work.run_id is not None else None
         start = RunStart(
             flow.name,
             run,
@@ -99,9 +157,11 @@ class Launcher:
             check_priority(launch.priority) if launch.priority else 0,
             resolve_due(launch.delay, launch.at, runtime.clock),
             check_tags(launch.tags, "tags"),
+            link,
+            flow.kind,
         )
         job = NewJob(f"start.{_make_id(flow.name, work, index)}", DELIVERIES, START, pack_record(start))
-        return Launch(f"flow {flow.name!r}", run, job, is_run=True)
+        return Launch(_label(flow), run, job, is_run=True)
 
 
 def _make_id(name: str, work: Work, index: int) -> str:
@@ -110,10 +170,30 @@ def _make_id(name: str, work: Work, index: int) -> str:
     return f"{name}-{digest(b'%b %d %b' % (claim.scope.encode(), index, claim.payload))}"
 
 
+def _label(definition: RunDefinition) -> str:
+    return f"{definition.kind} {definition.name!r}"
+
+
+def _check_input(definition: RunDefinition, input: Any) -> Any:
+    """Return the input of a run as it is stored. Raise if its flow does not accept it."""
+    value = unpack(pack(input, f"the input of {_label(definition)}"))
+    definition.check_start(value)
+    return value
+
+
+def _paginate(inputs: list[Any]) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the inputs of the children that one job starts, each page with the number of its first child."""
+    page: list[Any] = []
+    first = size = 0
+    for n, one in enumerate(inputs):
+        length = len(pack(one))
+        if page and (len(page) == PAGE_CHILDREN or size + length > PAGE_BYTES):
+            yield first, page
+            page, first, size = [], n, 0
+        page.append(one)
+        size += length
+    yield first, page
+
+
 def _parent(work: Work) -> str:
     return work.run_id if work.run_id is not None else work.claim.job
-
-
-def read_run_start(payload: Any) -> RunStart:
-    """Read the payload of the internal job that starts a run."""
-    return msgspec.convert(payload, RunStart)

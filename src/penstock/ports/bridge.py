@@ -69,3 +69,12 @@ class Bridge(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class CheckedBridge(Protocol):
+    """A bridge that can say whether its system answers."""
+
+    async def check(self) -> None:
+        """Raise a PenstockError or an OSError if the other system does not answer."""
+        ...

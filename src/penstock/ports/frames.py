@@ -1,7 +1,8 @@
 """Frames: the messages between a worker and a handler that runs in another process, as JSON objects with a `type`.
 
 The host sends notices (no answer), calls (each with an id that its answer repeats) and one end. The worker sends the
-task, answers, and requests to execute a function that only the host has. Times are milliseconds.
+task, answers, and requests to execute a function that only the host has. Times are milliseconds. The order of frames is
+in docs/runner-protocol.md.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import msgspec
 
 class Frame(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Base of all frames: camelCase keys, defaults left out."""
+
+
+MAX_FRAME_BYTES = 1024 * 1024  # with its line break
 
 
 # Notices
@@ -62,7 +66,16 @@ class StateDelete(Frame, frozen=True, tag="state.delete"):
     shared: bool = False
 
 
-Notice = Emit | Log | Progress | Partial | StateSet | StateDelete
+class Blocked(Frame, frozen=True, tag="blocked"):
+    """Every branch of the handler waits for an answer. A handler with concurrent calls sends it each time this is so.
+
+    `calls` are the ids without an answer. The step suspends if all of them are waits. The worker ignores the frame if
+    it has answered one of them meanwhile."""
+
+    calls: list[int]
+
+
+Notice = Emit | Log | Progress | Partial | StateSet | StateDelete | Blocked
 
 
 # Durable calls, as data
@@ -93,6 +106,7 @@ class WaitEvent(Frame, frozen=True, tag="wait.event"):
     timeout_ms: int | None = None
     name: str | None = None
     past: bool = True
+    where: int | None = None  # a function of the event, executed for each event that matches
 
 
 class WaitTrigger(Frame, frozen=True, tag="wait.trigger"):
@@ -101,7 +115,25 @@ class WaitTrigger(Frame, frozen=True, tag="wait.trigger"):
     trigger: str  # the id from the answer to NewTrigger
 
 
-DurableCallFrame = RunFunction | WaitTime | WaitEvent | WaitTrigger
+class CallRun(Frame, frozen=True, tag="call.run"):
+    """`ctx.call`, or with `many` `ctx.call_many`, whose `input` is the list of inputs: the answer is the result.
+
+    With `on_failure` "return", a failed run is an object with `run`, `flow`, `status`, `error` and `code`."""
+
+    flow: str
+    input: Any = None
+    many: bool = False
+    key: str | None = None
+    timeout_ms: int | None = None
+    on_failure: Literal["raise", "return"] = "raise"
+    on_timeout: Literal["cancel", "abandon"] = "cancel"
+    name: str | None = None
+    priority: int | None = None
+    correlation_id: str | None = None
+    tags: dict[str, str] | None = None
+
+
+DurableCallFrame = RunFunction | WaitTime | WaitEvent | WaitTrigger | CallRun
 
 
 # Requests
@@ -120,6 +152,7 @@ class StateList(Frame, frozen=True, tag="state.list"):
     prefix: str = ""
     limit: int = 100
     shared: bool = False
+    after: str | None = None
 
 
 class StatePatch(Frame, frozen=True, tag="state.patch"):
@@ -157,6 +190,7 @@ class NewTrigger(Frame, frozen=True, tag="trigger"):
     name: str
     kind: Literal["webhook", "user", "api"] = "webhook"
     timeout_ms: int | None = None
+    payload: Any = None
     schema: dict[str, Any] | None = None
     signed: str | None = None
     signed_id: Literal["trigger", "any"] = "trigger"
@@ -192,6 +226,7 @@ class EnqueueJob(Frame, frozen=True, tag="enqueue"):
     retry: dict[str, Any] | int | None = None
     correlation_id: str | None = None
     order_key: str | None = None
+    at_ms: int | None = None
 
 
 class StartRun(Frame, frozen=True, tag="start"):
@@ -204,6 +239,7 @@ class StartRun(Frame, frozen=True, tag="start"):
     priority: int | None = None
     correlation_id: str | None = None
     tags: dict[str, str] | None = None
+    at_ms: int | None = None
 
 
 Request = (
@@ -236,14 +272,20 @@ class ErrorFrame(Frame, frozen=True):
     after_ms: int | None = None  # of Retry and RateLimited
     retriable: bool | None = None
     answer: int | None = None  # the id of the call whose answer was this very exception
+    failure: dict[str, Any] | None = None  # of the child run, for ChildFailed
+    executed: int | None = None  # the id of the Execute whose function raised it
 
 
 class Call(Frame, frozen=True, tag="call"):
-    """A request that needs an answer. `site` is `file:line` of the handler."""
+    """A request that needs an answer. `site` is `file:line` of the handler.
+
+    Without `branch`, the handler does nothing else until it has the answer: it may be suspended at once. With `branch`,
+    it may go on in another branch, and sends `Blocked` when none does."""
 
     id: int
     request: Request
     site: str | None = None
+    branch: bool = False
 
 
 class Executed(Frame, frozen=True, tag="executed"):
@@ -266,7 +308,43 @@ class Failed(Frame, frozen=True, tag="error"):
     error: ErrorFrame
 
 
-HandlerFrame = Emit | Log | Progress | Partial | StateSet | StateDelete | Call | Executed | Done | Failed
+class Ready(Frame, frozen=True, tag="ready"):
+    """The host runs no handler and takes the next task. A warm host sends it when it has started, and after every
+    handler, also one that was suspended or cancelled, once nothing of that handler runs any more."""
+
+    rss_mb: float = 0.0
+
+
+class Heartbeat(Frame, frozen=True, tag="heartbeat"):
+    """The answer to a `Ping`: the host reads its frames."""
+
+    rss_mb: float = 0.0
+
+
+class Inspected(Frame, frozen=True, tag="inspected"):
+    """The answer to an `Inspect`: where the handler is now."""
+
+    id: int
+    stack: str = ""
+    rss_mb: float = 0.0
+
+
+HandlerFrame = (
+    Emit
+    | Log
+    | Progress
+    | Partial
+    | StateSet
+    | StateDelete
+    | Blocked
+    | Call
+    | Executed
+    | Done
+    | Failed
+    | Ready
+    | Heartbeat
+    | Inspected
+)
 
 
 # What the worker sends
@@ -304,7 +382,17 @@ class Cancel(Frame, frozen=True, tag="cancel"):
     reason: str
 
 
-WorkerFrame = Run | Answer | Execute | Suspend | Cancel
+class Ping(Frame, frozen=True, tag="ping"):
+    """Send a `Heartbeat`."""
+
+
+class Inspect(Frame, frozen=True, tag="inspect"):
+    """Send `Inspected`: the stack of the running handler."""
+
+    id: int
+
+
+WorkerFrame = Run | Answer | Execute | Suspend | Cancel | Ping | Inspect
 
 encode_frame = msgspec.json.Encoder().encode
 decode_handler_frame = msgspec.json.Decoder(HandlerFrame).decode

@@ -7,11 +7,13 @@ frames.py) to `channel.post` and `channel.call`; `runners/remote.py` does that f
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
 
+from ..core.errors import AttemptTimeout
 from .frames import Notice, Request
 
 Interrupt = Callable[[str], None]
@@ -19,6 +21,16 @@ Interrupt = Callable[[str], None]
 
 Execute = Callable[[int, Any], Awaitable[Any]]
 """Calls function `n` of the host with a value and returns its result: the body of a `ctx.run`, or of a state patch."""
+
+
+def time_out(timeout_s: float) -> AttemptTimeout:
+    """Build the error of an attempt that its runner stopped."""
+    problem = AttemptTimeout(
+        f"the attempt ran longer than its timeout of {timeout_s:g} s and was cancelled; raise the timeout, or "
+        "split the step"
+    )
+    problem.ends_attempt = True
+    return problem
 
 
 class HandlerRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -29,6 +41,8 @@ class HandlerRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     file: str = ""
     function: str | None = None  # its qualified name in `file`; None for a function that exists only in this process
     is_async: bool = False
+    runner: str | None = None  # its name; None for the worker's own process
+    version: str = ""  # of the file and what it imports; another one after a change. Empty for Python
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -58,19 +72,22 @@ class Channel(Protocol):
         """Call the handler in this process: return its result, or its coroutine if it is async."""
         ...
 
-    def on_interrupt(self, interrupt: Interrupt) -> None:
-        """Register how to stop the handler. Register it before the handler starts."""
+    def on_interrupt(self, interrupt: Interrupt, task: asyncio.Task[Any] | None = None) -> None:
+        """Register how to stop the handler, and the task that an `async def` handler runs in, if it is on this loop.
+
+        Register it before the handler starts."""
         ...
 
     def post(self, frame: Notice) -> None:
         """Take a frame that needs no answer. Raises what the same `ctx` call would raise."""
         ...
 
-    async def call(self, request: Request, execute: Execute, site: str | None = None) -> Any:
+    async def call(self, request: Request, execute: Execute, site: str | None = None, is_branch: bool = False) -> Any:
         """Answer a request of the handler; the answer has a JSON form.
 
         Raises what the same `ctx` call would raise. `Suspension` and `AttemptCancelled` end the attempt: stop the
-        handler, and raise them from `Runner.run`. `site` is the line of the handler that makes the call.
+        handler, and raise them from `Runner.run`. `site` is the line of the handler that makes the call. A host whose
+        handler makes concurrent calls sets `is_branch`, and posts `Blocked` when every branch waits for an answer.
         """
         ...
 

@@ -11,6 +11,7 @@ import msgspec
 
 from ..core.clock import Clock
 from ..core.events import Event
+from .monitoring import ErrorGroups, Presence, QueueRates
 from .unit import FLOW, Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
 
 
@@ -96,7 +97,7 @@ class Signals(Protocol):
     """Wake-ups: without data, sometimes spurious, at most 50 ms late across processes.
 
     Topics: `queue:<name>` has jobs, `stream:<name>` has new events, `events`: any stream has, `run:<id>` was closed,
-    `cancelled`: some run was, `schedules`: some schedule changed.
+    `cancelled`: some run or job was, `schedules`: some schedule changed.
     """
 
     def listen(self, *topics: str) -> AbstractContextManager[Listener]:
@@ -106,6 +107,14 @@ class Signals(Protocol):
     def notify_all(self) -> None:
         """Wake every listener: another process has written, or a test has moved its clock."""
         ...
+
+
+class StreamRow(msgspec.Struct, frozen=True):
+    """A stream: its name, the sequence and the time of its last event."""
+
+    name: str
+    seq: int
+    ms: int
 
 
 class EventLog(Protocol):
@@ -129,6 +138,11 @@ class EventLog(Protocol):
 
     async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]:
         """Return the names of streams, in order; `after` is the last one of the page before."""
+        ...
+
+    async def newest_streams(self, prefix: str, *, before: str | None = None, limit: int = 100) -> list[StreamRow]:
+        """Return the streams of a type, such as `nq:flow:`, the last created first; `before` is the name of the last
+        one of the page before."""
         ...
 
     async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
@@ -164,6 +178,10 @@ class RunRow(msgspec.Struct, frozen=True):
     updated: int
     record: bytes
     kind: str = FLOW  # of its engine and of its stream
+    parent: str | None = None  # the run that started it, see RunParent
+    root: str | None = None
+    depth: int = 0
+    call: str | None = None
 
 
 class Runs(Protocol):
@@ -181,15 +199,20 @@ class Runs(Protocol):
         since: int | None = None,
         until: int | None = None,
         first_event: Any = None,
+        keys: Sequence[str] = (),
         before: str | None = None,
         limit: int = 50,
     ) -> list[RunRow]:
         """Return runs, newest first; `before` is the id of the last row of the page before.
 
-        `since` (included) and `until` (excluded) bound when a run was created, in milliseconds. `first_event` is JSON
-        that the body of the stream's first event must contain (see core/json_match.py). A run whose first event was
-        trimmed is not found.
+        `since` (included) and `until` (excluded) bound when a run was created, in milliseconds. A run must have all
+        `keys` (see RunWrite); the first one is looked up in an index. `first_event` is JSON that the body of the
+        stream's first event must contain (see core/json_match.py). A run whose first event was trimmed is not found.
         """
+        ...
+
+    async def has_open_children(self, call: str) -> bool:
+        """Return whether a run that this wait waits for is open. It takes as long with one child as with a million."""
         ...
 
     async def stuck_runs(self, limit: int = 100) -> list[str]:
@@ -230,6 +253,8 @@ class QueueRow(msgspec.Struct, frozen=True):
     name: str
     paused: bool
     counts: dict[str, int]
+    # Since when the job that is next in line waits: of each priority the first one, and jobs whose delay is over.
+    oldest: int | None = None
 
 
 class QueueAdmin(Protocol):
@@ -298,8 +323,8 @@ class ChildRow(msgspec.Struct, frozen=True):
 class JobTrees(Protocol):
     """Parents and children. `commit` writes them, and so do the calls that remove or retry jobs.
 
-    A parent no longer waits for a child that is removed or cancelled. It waits again for a failed child that is
-    retried. A retried parent waits for those too.
+    A parent no longer waits for a child that is removed. One that is cancelled counts as failed. It waits again for a
+    failed child that is retried. A retried parent waits for those too.
     """
 
     async def children(self, id: str) -> list[ChildRow]:
@@ -319,6 +344,36 @@ class ScheduleRow(msgspec.Struct, frozen=True):
     fired: int = 0
 
 
+class PublishedSchedule(msgspec.Struct, frozen=True):
+    """What other programs on the queue may know of a schedule: its times, and the job it adds or the flow it starts."""
+
+    queue: str
+    name: str
+    cron: str | None = None
+    every_ms: int | None = None
+    tz: str | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    limit: int | None = None
+    data: bytes = b"{}"
+
+
+class ForeignSchedule(msgspec.Struct, frozen=True):
+    """A schedule of another program in a queue that we share with it. Workers of both run its jobs."""
+
+    queue: str
+    id: str
+    name: str
+    next: int | None = None
+    cron: str | None = None
+    every_ms: int | None = None
+    tz: str | None = None
+    limit: int | None = None
+    end: str | None = None
+    data: bytes | None = None
+    fired: int = 0
+
+
 class DueSchedules(msgspec.Struct, frozen=True):
     """A page of schedules that are due by the store's clock, earliest first, and that clock's time."""
 
@@ -329,8 +384,16 @@ class DueSchedules(msgspec.Struct, frozen=True):
 class Schedules(Protocol):
     """Schedules, each changed by compare-and-set."""
 
-    async def put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None = None) -> bool:
+    async def put_schedule(
+        self,
+        row: ScheduleRow,
+        was: ScheduleRow | None,
+        unit: Unit | None = None,
+        published: PublishedSchedule | None = None,
+    ) -> bool:
         """Write a schedule if it is still equal to `was` (None: absent), and apply the unit in the same write.
+
+        `published` is what other programs may know of it; None leaves that as it is.
 
         Returns False, and writes nothing, if it has changed.
         """
@@ -357,6 +420,19 @@ class Schedules(Protocol):
         ...
 
 
+@runtime_checkable
+class ForeignSchedules(Protocol):
+    """Schedules of other programs, on a store whose queues they share."""
+
+    async def foreign_schedules(self, queues: Sequence[str] = ()) -> list[ForeignSchedule]:
+        """Return the schedules of other programs in the queues that are used here and in `queues`."""
+        ...
+
+    async def remove_foreign_schedule(self, queue: str, id: str) -> bool:
+        """Remove a schedule of another program with its next job. Return False if there is none."""
+        ...
+
+
 class WaitRow(msgspec.Struct, frozen=True):
     """A wait with its state; see NewWait."""
 
@@ -370,6 +446,9 @@ class WaitRow(msgspec.Struct, frozen=True):
     job: str = ""
     topic: str | None = None
     key: str | None = None
+    created: int = 0
+    settled: int | None = None  # when it was resolved, expired or cancelled
+    position: str = ""  # a feed cursor: events after it are delivered to the wait
 
 
 class Waits(Protocol):
@@ -384,9 +463,28 @@ class Waits(Protocol):
         ...
 
     async def waits(
-        self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 100
+        self, run: str, *, kind: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[WaitRow]:
-        """Return pending waits in the order of their ids; `after` is the last one of the page before."""
+        """Return the pending waits of a run in the order of their ids; `after` is the last one of the page before.
+        Waits that start flows have the run ""."""
+        ...
+
+    async def waits_by_time(
+        self,
+        *,
+        run: str | None = None,
+        kind: str | None = None,
+        state: str = "pending",
+        since: int | None = None,
+        until: int | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[WaitRow]:
+        """Return waits in one state, newest first; `before` is the id of the last one of the page before.
+
+        `since` (included) and `until` (excluded) bound when a wait was created, in milliseconds. Without a run, a state
+        other than pending finds triggers only.
+        """
         ...
 
     async def waits_for_topic(
@@ -439,8 +537,10 @@ class Retention(msgspec.Struct, frozen=True):
     keep_runs: int | None = None
     jobs_before: int | None = None
     keep_jobs: int | None = None  # of each queue
-    events_before: int | None = None  # of queue and global streams
+    events_before: int | None = None  # of the streams of queues and webhooks, and of the global one
     keep_events: int | None = None  # of each of those streams
+    entity_events_before: int | None = None
+    keep_entity_events: int | None = None  # of each entity
     keep_deliveries: int | None = None  # finished jobs of the queue of deliveries
 
 
@@ -452,7 +552,7 @@ class Housekeeping(Protocol):
 
         Return how many of each, oldest first. Until all are 0, call again. Open work is never removed. A run that owns
         more than a batch goes in several. A call that finds nothing to remove takes as long in a large store as in a
-        small one.
+        small one; for that, it looks at some of the streams of webhooks and entities, and the next call continues.
         """
         ...
 
@@ -468,6 +568,10 @@ class SharedQueues(Protocol):
     def job_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """Yield the events of a queue's jobs, whichever program runs them, then new ones. The cursor is not that of the
         queue's stream. Events that are no longer kept are skipped."""
+        ...
+
+    async def other_workers(self) -> set[str]:
+        """Return the queues that have workers of other programs, as far as the server lets us see them."""
         ...
 
 
@@ -510,11 +614,27 @@ class Enlists(Protocol):
         ...
 
 
-class Store(WorkQueue, EventLog, Feed, Runs, QueueAdmin, JobTrees, Schedules, Waits, State, Housekeeping, Protocol):
+class Store(
+    WorkQueue,
+    EventLog,
+    Feed,
+    Runs,
+    QueueAdmin,
+    JobTrees,
+    Schedules,
+    Waits,
+    State,
+    Presence,
+    QueueRates,
+    ErrorGroups,
+    Housekeeping,
+    Protocol,
+):
     """A backend.
 
     Retention removes together what belongs together: with a run, its jobs (ids that start with `<run>.`), its state
-    (under `run/<run>/`) and its stream; with the last job of a scope, the memos of that scope.
+    (under `run/<run>/`) and its stream; with the last job of a scope, the memos of that scope. A run that another one
+    waited for stays as long as that one.
     """
 
     @property

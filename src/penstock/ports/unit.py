@@ -31,6 +31,13 @@ DELIVERIES = "penstock-events"
 DELIVER = "deliver"
 EMIT = "emit"
 START = "start"
+CANCEL_CHILDREN = "cancel-children"
+# Of child runs: start many, note the end of one, cancel those of a call, follow a parent that was stopped or resumed.
+START_MANY = "start-many"
+CHILD_ENDED = "child-ended"
+CANCEL_RUN = "cancel-run"
+FOLLOW_PARENT = "follow-parent"
+ROUTE = "route"  # a job of a run: evaluates a `when` or `map` of another language
 
 
 class NewEvent(msgspec.Struct, frozen=True):
@@ -151,6 +158,7 @@ class NewJob(msgspec.Struct, frozen=True):
     dedupe: Dedupe | None = None
     published: PublishedOptions | None = None
     order_key: str | None = None
+    error_group: str | None = None  # of a dead letter: those that failed in the same way have the same one
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -236,6 +244,15 @@ def gives_attempt_back(outcome: Outcome | None) -> bool:
     return isinstance(outcome, Suspended) or (isinstance(outcome, Released | Dead) and outcome.gives_attempt_back)
 
 
+class RunParent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The run that started another one."""
+
+    run: str
+    root: str  # the first run of the chain
+    depth: int = 0  # how many runs wait for it, one above the other
+    call: str | None = None  # the wait that its end resolves; None if nothing waits for it
+
+
 class RunWrite(msgspec.Struct, frozen=True):
     """The next version of a run record. Refused unless the stored version is `expect` (0: the run must not exist).
 
@@ -253,6 +270,8 @@ class RunWrite(msgspec.Struct, frozen=True):
     cancel_jobs: bool = False  # cancel its waiting and delayed jobs in the same write
     after: str | None = None
     kind: str = FLOW  # of its engine and of its stream, `<namespace>:<kind>:<id>`
+    keys: tuple[str, ...] = ()  # index keys to add: `Store.runs(keys=…)` finds the run by them until it is removed
+    parent: RunParent | None = None  # the same in every write of the run
 
 
 class Memo(msgspec.Struct, frozen=True):
@@ -267,13 +286,13 @@ class NewWait(msgspec.Struct, frozen=True, tag="pending"):
     """A pending wait that suspends a step until it is settled.
 
     Writing it again, from the same step, replaces its body and makes a cancelled wait pending again. If the wait is
-    resolved or expired, the unit is refused: the step must read the result before it suspends.
+    resolved, expired or cancelled with a result, the unit is refused: the step must read the result before it suspends.
     """
 
     id: str
     run: str
     scope: str
-    kind: str  # time, event, trigger or flow
+    kind: str  # time, event, trigger, call (of a child run) or flow (an event starts a run)
     body: bytes = b"{}"
     due: int | None = None
     job: str = ""  # the suspended job to wake
@@ -282,11 +301,15 @@ class NewWait(msgspec.Struct, frozen=True, tag="pending"):
 
 
 class SettleWait(msgspec.Struct, frozen=True, tag="settle"):
-    """Settles a pending wait. Unless `lenient`, the unit is refused if the wait is settled: the first one wins."""
+    """Settles a pending wait. Unless `lenient`, the unit is refused if the wait is settled: the first one wins.
+
+    A wait that is cancelled with `final` has a result, and cannot be registered again.
+    """
 
     id: str
     state: str  # resolved, expired or cancelled
     lenient: bool = False
+    final: bool = False
 
 
 WaitChange = NewWait | SettleWait
@@ -309,6 +332,17 @@ class ScheduleMove(msgspec.Struct, frozen=True):
     next: int | None  # None ends the schedule
 
 
+class CancelJob(msgspec.Struct, frozen=True):
+    """Cancels a plain job in any open state, also one that a worker runs: its lease is lost.
+
+    Its parent takes it as a failure, see OnFailure. `error` is JSON, as in Dead. The unit is refused as taken if the
+    job has ended, or has another attempt than expected."""
+
+    id: str
+    error: bytes
+    attempt: int | None = None
+
+
 class Unit(msgspec.Struct):
     """Everything that one attempt or one command changes. The store applies it whole or not at all."""
 
@@ -325,6 +359,7 @@ class Unit(msgspec.Struct):
     logs: list[str] = []  # log lines for other programs that show the queue; the events have them too
     wakes: list[str] = []  # ids of suspended or delayed jobs to make due now
     removes: list[str] = []  # ids of unclaimed jobs to remove; the unit is refused if one is gone
+    cancels: list[CancelJob] = []  # the unit is refused ("taken") if one has ended or is gone
     schedule: ScheduleMove | None = None
     once_key: str | None = None  # an idempotency key: at most one unit with this key is applied
     parent: str | None = None  # the parent of the job that ends; the same write updates it
@@ -366,8 +401,11 @@ class Conflict(msgspec.Struct, frozen=True):
 class Refused(msgspec.Struct, frozen=True):
     """A precondition other than fence and version failed. Nothing was written."""
 
-    why: str  # taken, state, schedule, wait, duplicate, job or children
+    why: str  # taken, state, schedule, wait, duplicate, job, children or queue
     key: str
+
+
+BROKEN_QUEUE = "queue"  # why a unit is refused that would write a queue of which another program broke a key
 
 
 Receipt = Committed | Fenced | Conflict | Refused
@@ -444,6 +482,21 @@ def needs_receipt(unit: Unit) -> bool:
         return False
     if unit.run is not None:
         return unit.run.expect > 0
-    if unit.events or unit.removes or unit.wakes or unit.waits or unit.state:
+    if unit.events or unit.removes or unit.cancels or unit.wakes or unit.waits or unit.state:
         return True
     return unit.schedule is not None or unit.once_key is not None
+
+
+def only_records_calls(unit: Unit) -> bool:
+    """Return whether a unit only records durable calls of a running attempt: memos with their events. No other unit
+    writes these memos, so a store that finds the first of them has applied the unit before."""
+    return (
+        unit.claim is not None
+        and unit.outcome is None
+        and bool(unit.memos and unit.events)
+        and not (unit.jobs or unit.waits or unit.state or unit.logs or unit.wakes or unit.removes or unit.cancels)
+        and unit.run is None
+        and unit.progress is None
+        and unit.schedule is None
+        and unit.once_key is None
+    )

@@ -8,8 +8,8 @@ import math
 from collections.abc import Coroutine
 from typing import Any
 
-from ..core.errors import AttemptCancelled, AttemptTimeout
-from ..ports.runner import Channel, Task
+from ..core.errors import AttemptCancelled
+from ..ports.runner import Channel, Task, time_out
 from .threads import ThreadCall, ThreadPool
 
 log = logging.getLogger("penstock.worker")
@@ -45,7 +45,7 @@ class InProcessRunner:
                 reason = why
                 task.cancel()
 
-        channel.on_interrupt(interrupt)
+        channel.on_interrupt(interrupt, task)
         try:
             if timeout is None:
                 return await channel.invoke()
@@ -57,7 +57,7 @@ class InProcessRunner:
         except TimeoutError as late:
             if timeout is not None and limit.expired():
                 # Its cause is the cancellation, whose traceback ends where the handler was.
-                raise _timed_out(timeout).with_traceback(getattr(late.__cause__, "__traceback__", None)) from None
+                raise time_out(timeout).with_traceback(getattr(late.__cause__, "__traceback__", None)) from None
             raise
         except asyncio.CancelledError:
             if reason is None:
@@ -96,7 +96,7 @@ class InProcessRunner:
         if interrupted.done():
             raise AttemptCancelled(interrupted.result())
         assert timeout is not None
-        problem = _timed_out(timeout).with_traceback(call.current_traceback())
+        problem = time_out(timeout).with_traceback(call.current_traceback())
         call.interrupt("timeout")
         raise problem
 
@@ -119,11 +119,4 @@ def _warn_about_late_end(name: str, timeout: float) -> None:
         name,
         timeout,
         BLOCKED_LOOP_HINT,
-    )
-
-
-def _timed_out(timeout: float) -> AttemptTimeout:
-    return AttemptTimeout(
-        f"the attempt ran longer than its timeout of {timeout:g} s and was cancelled; raise the timeout, or "
-        "split the step"
     )

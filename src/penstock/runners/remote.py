@@ -15,7 +15,6 @@ import msgspec
 
 from ..core.errors import (
     AttemptCancelled,
-    AttemptTimeout,
     NotJSON,
     PayloadError,
     PayloadTooLarge,
@@ -29,6 +28,7 @@ from ..core.errors import (
 from ..core.retry import read_error_attribute
 from ..ports.frames import (
     Answer,
+    Blocked,
     Call,
     Cancel,
     Done,
@@ -37,11 +37,14 @@ from ..ports.frames import (
     Executed,
     Failed,
     HandlerFrame,
+    Heartbeat,
+    Inspected,
+    Ready,
     Run,
     Suspend,
     WorkerFrame,
 )
-from ..ports.runner import Channel, Task
+from ..ports.runner import Channel, Task, time_out
 
 _KNOWN = {cls.__name__: cls for cls in (Permanent, NotJSON, PayloadTooLarge, PayloadError, SchemaViolation)}
 
@@ -84,6 +87,7 @@ class RemoteRun:
         self._executing: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._calls: set[asyncio.Task[None]] = set()
+        self._unanswered: set[int] = set()
 
     async def run(self) -> Any:
         """Return the handler's result, or raise what it raised."""
@@ -97,10 +101,7 @@ class RemoteRun:
             if not limit.expired():
                 raise
             self._connection.send(Cancel("timeout"))
-            raise AttemptTimeout(
-                f"the attempt ran longer than its timeout of {self._task.timeout_s:g} s and was cancelled; raise "
-                "the timeout, or split the step"
-            ) from None
+            raise time_out(self._task.timeout_s or 0) from None
         finally:
             for task in (reading, *self._calls):
                 task.cancel()
@@ -138,21 +139,32 @@ class RemoteRun:
     def _take(self, frame: HandlerFrame) -> None:
         match frame:
             case Call():
+                self._unanswered.add(frame.id)
                 self._start(self._answer(frame))
+            case Blocked():
+                self._loop.call_soon(self._report_blocked, frame)  # after the calls that came before it
             case Executed(id, value, error):
                 waiting = self._executing.pop(id, None)
                 if waiting is not None and not waiting.done():
                     if error is None:
                         waiting.set_result(value)
                     else:
-                        waiting.set_exception(to_exception(error, self._raised))
+                        problem = to_exception(error, self._raised)
+                        problem.__dict__["executed"] = id  # the host has the original
+                        waiting.set_exception(problem)
             case Done(result):
                 if not self._end.done():
                     self._end.set_result(result)
             case Failed(error):
                 self._fail(to_exception(error, self._raised))
+            case Ready() | Heartbeat() | Inspected():
+                pass  # for the owner of the process
             case notice:
                 self._channel.post(notice)
+
+    def _report_blocked(self, frame: Blocked) -> None:
+        if set(frame.calls) == self._unanswered and not self._end.done():
+            self._channel.post(frame)  # else an answer is on its way, and the handler goes on
 
     def _start(self, call: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(call, name="penstock-call")
@@ -161,7 +173,8 @@ class RemoteRun:
 
     async def _answer(self, call: Call) -> None:
         try:
-            value = await self._channel.call(call.request, self._execute, call.site)
+            value = await self._channel.call(call.request, self._execute, call.site, call.branch)
+            self._unanswered.discard(call.id)
             self._connection.send(Answer(call.id, value))
         except asyncio.CancelledError:
             raise
@@ -170,6 +183,7 @@ class RemoteRun:
             self._fail(problem)
         except Exception as problem:
             self._raised[call.id] = problem
+            self._unanswered.discard(call.id)
             self._connection.send(Answer(call.id, error=to_error(problem)))
         except BaseException as problem:
             self._connection.send(Cancel(str(problem)))
@@ -186,7 +200,15 @@ def to_error(problem: BaseException) -> ErrorFrame:
     """Return an exception as data."""
     code = read_error_attribute(problem, "code")
     bases = [cls.__name__ for cls in type(problem).__mro__[1:] if cls not in (object, BaseException, Exception)]
-    return ErrorFrame(type(problem).__name__, str(problem), bases, str(code) if code is not None else None)
+    failure = getattr(problem, "failure", None)
+    return ErrorFrame(
+        type(problem).__name__,
+        str(problem),
+        bases,
+        str(code) if code is not None else None,
+        failure=msgspec.to_builtins(failure) if isinstance(failure, msgspec.Struct) else None,
+        executed=getattr(problem, "executed", None),
+    )
 
 
 def to_exception(error: ErrorFrame, raised: dict[int, BaseException]) -> BaseException:

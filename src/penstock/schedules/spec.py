@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from ..core.arguments import check_count
+from ..core.argument_checks import check_count
 from ..core.clock import MAX_TIME_MS, datetime_to_ms, to_iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, ConfigError, UnreadableRecord
@@ -190,6 +190,18 @@ def _raw_slot(spec: ScheduleSpec, after_ms: int) -> int | None:
     except (OverflowError, ValueError):
         pass  # the calendar ends with the year 9999
     return None
+
+
+def next_slots(row: ScheduleRow, count: int) -> list[int]:
+    """Return at most `count` slots of a schedule, the next one first. A paused one has none until it is resumed."""
+    spec, slots = decode_spec(row), list[int]()
+    if spec.limit is not None:
+        count = min(count, spec.limit - row.fired)
+    slot = None if row.paused else row.next
+    while slot is not None and len(slots) < count:
+        slots.append(slot)
+        slot = next_slot(spec, slot)
+    return slots
 
 
 def first_slot(spec: ScheduleSpec, now: int, last: int | None = None) -> int | None:

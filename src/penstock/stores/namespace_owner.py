@@ -10,5 +10,5 @@ def check_owner(owner: str | None, namespace: str, store: str, way_out: str) -> 
     if owner is not None and owner != namespace:
         raise NamespaceMismatch(
             f"{store} belongs to namespace {owner!r}, but this app uses {namespace!r}; set PENSTOCK_NAMESPACE={owner}, "
-            f"or {way_out}"
+            f"or {way_out} (Penstock fills in the name)"
         )

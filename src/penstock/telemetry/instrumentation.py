@@ -133,6 +133,11 @@ class Instrumentation:
     def __init__(self, listeners: Iterable[InstrumentationListener]) -> None:
         self._listeners = tuple(listeners)
 
+    @property
+    def listeners(self) -> Sequence[InstrumentationListener]:
+        """The listeners, in the order in which they are called."""
+        return self._listeners
+
     @classmethod
     def of(cls, listeners: Iterable[InstrumentationListener]) -> Instrumentation | None:
         """Return None without listeners, so that reporting costs one check."""

@@ -147,8 +147,9 @@ class AutoClock:
         return min((moment for moment in moments if moment is not None), default=None)
 
     async def _delayed_due(self) -> list[int | None]:
-        """Return when the first delayed job of each queue is due."""
-        rows = [row for row in await self._rows() if row.counts[JobState.DELAYED] and not row.paused]
+        """Return when the first delayed job of each queue is due. A wait with a timeout is stored as delayed."""
+        states = (JobState.DELAYED, JobState.SUSPENDED)
+        rows = [row for row in await self._rows() if any(row.counts[state] for state in states) and not row.paused]
         return [job.due for row in rows for job in await self._app.store.jobs(row.name, JobState.DELAYED, limit=1)]
 
     async def _rows(self) -> list[QueueRow]:
@@ -209,9 +210,9 @@ _LIVE_STATES = tuple(
 async def list_pending_waits(waits: Waits, run: str | None = None) -> list[WaitView]:
     """Return every pending wait, or those of one run."""
     found: list[WaitView] = []
-    after: str | None = None
-    while page := await waits.list(run=run, after=after, limit=WAITS_PAGE):
-        after = page[-1].id
+    before: str | None = None
+    while page := await waits.list(run=run, before=before, limit=WAITS_PAGE):
+        before = page[-1].id
         found += page
     return sorted(found, key=lambda wait: (wait.run, wait.step or "", wait.n, wait.kind, wait.name, wait.id))
 

@@ -49,7 +49,7 @@ class ClockedRuns(Runs):
     async def describe_failure(self, id: str) -> str:
         """Return why a run failed: the step, the error and the last lines of your code; "" if it did not fail."""
         try:
-            await self._result(await self._row(id))
+            await self._result(await self._reader.row(id))
         except RunFailed as problem:
             return str(problem)
         except Exception:
@@ -58,16 +58,16 @@ class ClockedRuns(Runs):
 
     async def _skip_to_end(self, id: str, timeout: Duration | None) -> RunRow:
         async def has_ended() -> bool:
-            return (await self._row(id)).closed
+            return (await self._reader.row(id)).closed
 
         if await self._store.run(id) is None:
             await self._settle()  # a run that a handler started is there a moment after its attempt
         await self._skip_until(has_ended, f"run {id}", timeout)
-        return await self._row(id)
+        return await self._reader.row(id)
 
     async def _result(self, row: RunRow) -> Any:
         try:
-            return await super()._result(row)
+            return await self._reader.result(row)
         except RunFailed as problem:
             raise with_notes(problem) from None
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 
 from ..context.context import Context
-from ..context.launches import JobLaunch, RunLaunch
+from ..context.launch_requests import JobLaunch, RunLaunch
 from ..context.state import Done, Key, StateView, SyncStateView
 from ..context.sync_context import Branches, SyncContext
-from ..core.arguments import resolve_due
+from ..core.argument_checks import resolve_due
 from ..core.durations import Duration
 from ..core.errors import ConfigError, UndeclaredEvent
 from ..core.events import check_kind
@@ -72,6 +72,9 @@ class FakeContext(Context):
         ...
         assert ctx.waited[0][:2] == ("event", "payment.confirmed")
 
+    `calls` are the results of `ctx.call` and `ctx.call_many` by the name of the flow: a value, a function of the input,
+    or a `ChildFailure`.
+
     `children` and `failed_children` are the results and errors of a job's children, by key.
 
     `ctx.enqueued` and `ctx.started` hold the jobs that the step enqueued and the runs that it started:
@@ -99,6 +102,7 @@ class FakeContext(Context):
         shared: Mapping[str, Any] | None = None,
         events: Mapping[str, Any] | None = None,
         triggers: Mapping[str, Any] | None = None,
+        calls: Mapping[str, Any] | None = None,
         awaited: Any = None,
         children: Mapping[str, Any] | None = None,
         failed_children: Mapping[str, str] | None = None,
@@ -115,7 +119,7 @@ class FakeContext(Context):
         self._emits = emits
         memory = _Memory(self.clock)
         about = f"step {step!r}" if run_id is not None else f"job {job_id}"
-        durable = FakeDurableSession(self.clock, about, run_id, seed, events, triggers)
+        durable = FakeDurableSession(self.clock, about, run_id, seed, events, triggers, calls)
         self.waited: list[RecordedWait] = durable.waited
         self.ran: list[RecordedCall] = durable.ran
         super().__init__(
@@ -183,8 +187,8 @@ class _FakeChannel:
         declared = self._ctx._emits
         if check_kind(kind) and declared is not None and kind not in declared:
             raise UndeclaredEvent(
-                f"step {self._ctx.step!r} emitted {kind!r}, which is not listed in its emits "
-                f"({', '.join(declared) or 'nothing'}); add it to emits, so that the flow's diagram is complete"
+                f"step {self._ctx.step!r} emitted {kind!r}, but declares emits={list(declared)}; add {kind!r} to "
+                "that list"
             )
         self._ctx.emitted.append((kind, _copy(data, f"the data of {kind}")))
 
@@ -241,7 +245,7 @@ class _Memory:
     def check(self) -> None:
         """Do nothing: the attempt never loses its lease."""
 
-    def count_write(self, size: int) -> bool:
+    def count_write(self, key: str, size: int) -> bool:
         return False
 
     def read_memo(self, name: str) -> bytes | None:
@@ -301,6 +305,9 @@ class _FakeSyncContext(SyncContext):
 
     def _block_on(self, call: Coroutine[Any, Any, T]) -> T:
         return _run_now(call)
+
+    def _post(self, fn: Callable[..., None], *args: Any) -> None:
+        fn(*args)
 
 
 class _FakeBranches(Branches):

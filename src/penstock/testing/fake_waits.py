@@ -16,20 +16,26 @@ import msgspec
 
 from ..core.clock import to_iso
 from ..core.durations import Duration
-from ..core.errors import AwaitTimeout, BadArgument, Suspension
+from ..core.errors import AwaitTimeout, BadArgument, ChildFailed, SchemaViolation, Suspension
 from ..core.events import Event
 from ..core.json_match import contains
 from ..core.payload import pack, to_plain
 from ..core.retry import RetryOption
-from ..core.schemas import make_validator
+from ..core.schemas import convert_result, make_validator
+from ..core.text import shorten
+from ..durable.call_events import CallEvents
 from ..durable.call_recorder import CallRecorder
 from ..durable.calls import CallOutcome, DurableCall, RunCall, WaitCall
+from ..durable.child_runs import ChildCall, ChildCalls, ChildFailure, ChildLaunch, ChildOutcome, ChildRequest
 from ..durable.journal import Journal, JournalCall, JournalEntry, encode
+from ..durable.session import DEFAULT_MAX_CALLS
 from ..durable.signed_calls import SignedId
-from ..durable.triggers import PendingTrigger, TriggerWait
+from ..durable.trigger_waits import PendingTrigger, TriggerWait
 from ..durable.wait_records import WaitBody, WaitResult
-from ..durable.waits import EventWait, TimeWait, TriggerType, Waits
-from ..ports.unit import NewJob, WaitChange
+from ..durable.waits import EventWait, TimeWait, TriggerType, Waits, Where
+from ..handlers.decorators import FlowDefinition, read_definitions
+from ..handlers.registry import read_return_type
+from ..ports.unit import NewEvent, NewJob, WaitChange
 from .clock import FakeClock
 
 T = TypeVar("T")
@@ -86,6 +92,7 @@ class FakeDurableSession:
         seed: int,
         events: Mapping[str, Any] | None,
         triggers: Mapping[str, Any] | None,
+        calls: Mapping[str, Any] | None = None,
     ) -> None:
         self.journal = Journal({}, "test", about)
         self.rng = random.Random(seed)
@@ -98,13 +105,45 @@ class FakeDurableSession:
         self.since = clock.now_ms()
         self._events = Answers(events)
         self._triggers = Answers(triggers)
+        self._runs = Answers(calls)
+        self._outcomes: dict[str, list[ChildOutcome]] = {}
         self._taken: dict[object, Any] = {}
+        self.handler_task = None
+        self.max_calls = DEFAULT_MAX_CALLS
+        self.is_flushing = False
 
     @property
     def waits(self) -> FakeWaits:
         if not self.run:
             raise BadArgument("a job outside a run cannot wait; make it a step of a flow")
         return FakeWaits(self.calls, self)
+
+    @property
+    def child_calls(self) -> ChildCalls:
+        if not self.run:
+            raise BadArgument("a job outside a run cannot wait for another run; make it a step of a flow")
+        return ChildCalls(self.calls, self)
+
+    def find_flow_name(self, flow: Any) -> str:
+        return name_flow(flow)
+
+    def launch_children(self, request: ChildRequest, key: str, call: str) -> ChildLaunch:
+        name, inputs = name_flow(request.flow), [to_plain(one, "the input") for one in request.inputs]
+        self.waited.append(RecordedWait("call", name, {"inputs": inputs} if request.is_many else {"input": inputs[0]}))
+        return ChildLaunch(name, request.key or f"{name}-child", len(inputs), [])
+
+    def convert_result(self, request: ChildRequest, value: Any, run: str) -> Any:
+        """Return the answer of the test as a value of its type. A flow of several steps may have another result than
+        its function, so that an answer of another shape stays as it is."""
+        if request.result is not None or not callable(request.flow):
+            return convert_result(value, request.result, f"the result of run {run!r}")
+        try:
+            return convert_result(value, read_return_type(request.flow), "")
+        except SchemaViolation:
+            return value
+
+    async def read_outcomes(self, call: str, prefix: str, count: int) -> list[ChildOutcome]:
+        return self._outcomes[call]
 
     @property
     def now_ms(self) -> int:
@@ -119,6 +158,15 @@ class FakeDurableSession:
     async def flush(self) -> None:
         self.journal.take_writes()
 
+    async def wait_for_urgent(self) -> None:
+        """Do nothing: no commit is in flight."""
+
+    async def register_wait(self, wait: WaitCall[Any]) -> None:
+        """Do nothing: no wait is resolved while a function runs."""
+
+    def leave(self, stop: BaseException) -> None:
+        raise AssertionError("a handler under test does not suspend")
+
     async def expire(self, changes: Sequence[WaitChange]) -> None:
         self.journal.take_writes()
 
@@ -128,10 +176,22 @@ class FakeDurableSession:
     def add_step_event(self, kind: str, data: dict[str, Any], **meta: Any) -> None:
         """Do nothing: a step under test has no stream."""
 
+    def build_call_event(self, kind: str, data: bytes) -> NewEvent:
+        return NewEvent("test", data)
+
+    def build_plain_call_event(self, kind: str, sample: str, data: bytes) -> NewEvent:
+        return NewEvent("test", data)
+
+    async def send_events(self, events: Sequence[NewEvent]) -> None:
+        """Do nothing: a step under test has no stream."""
+
+    def redact_text(self, text: str) -> str:
+        return text
+
     def add_trigger_event(self, kind: str, id: str, data: dict[str, Any]) -> None:
         """Do nothing: a step under test has no stream."""
 
-    def look_back_job(self, wait: str) -> NewJob:
+    def look_back_job(self, wait: str, since: str | None = None) -> NewJob:
         raise AssertionError("a handler under test does not suspend")
 
     def trigger_url(self, token: str) -> str:
@@ -151,15 +211,28 @@ class FakeDurableSession:
 
     def _answer(self, wait: WaitCall[Any]) -> Any:
         # A handler may wait for one trigger several times: it has one answer.
-        key = wait._trigger if isinstance(wait, TriggerWait) else wait
+        key: object = wait._trigger if isinstance(wait, TriggerWait) else wait
+        if isinstance(wait, EventWait) and wait.rejected:
+            key = (wait, wait.rejected)
         if key not in self._taken:
             if isinstance(wait, EventWait):
                 self._taken[key] = self._events.take(wait.name.rpartition("#")[0], wait._event)
+                self._check_not_repeated(wait, self._taken[key])
             elif isinstance(wait, TriggerWait):
                 self._taken[key] = self._triggers.take(wait._trigger.name)
+            elif isinstance(wait, ChildCall):
+                self._taken[key] = self._runs.take(wait.name.rpartition("#")[0], name_flow(wait._request.flow))
             else:
                 self._taken[key] = _UNANSWERED
         return self._taken[key]
+
+    def _check_not_repeated(self, wait: EventWait, answer: Any) -> None:
+        before = (wait, wait.rejected - 1) if wait.rejected > 1 else wait
+        if wait.rejected and answer is not _UNANSWERED and answer is self._taken.get(before):
+            raise AssertionError(
+                f"the `where` of the wait for {wait._event} rejects the test's answer {answer!r}; pass a tuple of "
+                "successive answers"
+            )
 
     def _resolve(self, wait: WaitCall[Any], answer: Any) -> None:
         if isinstance(wait, EventWait):
@@ -170,6 +243,11 @@ class FakeDurableSession:
             if trigger._body.schema is not None:
                 make_validator(trigger._body.schema, f"the data of trigger {trigger.name!r}")(to_plain(answer, "it"))
             trigger.record_result(WaitResult(self.now_ms, msgspec.Raw(data)))
+        elif isinstance(wait, ChildCall):
+            outcomes = [_answer_call(wait, answer, to_plain(one, "the input")) for one in wait._request.inputs]
+            self._outcomes[wait._id] = outcomes
+            value = encode(outcomes[0]) if not wait._request.is_many else b"{}"
+            wait.record_result(WaitResult(self.now_ms, msgspec.Raw(value)))
 
     def _event(self, wait: EventWait, answer: Any) -> Event:
         if isinstance(answer, Event):
@@ -196,8 +274,33 @@ def _is_timeout(answer: Any) -> bool:
     return answer is AwaitTimeout or isinstance(answer, AwaitTimeout)
 
 
+def name_flow(flow: Any) -> str:
+    """Return the name of a flow, or of the function marked with `@flow`."""
+    if isinstance(flow, str):
+        return flow
+    for definition in read_definitions(flow):
+        if isinstance(definition, FlowDefinition):
+            return definition.name
+    raise BadArgument(f"the flow must be a name or a function marked with @flow, got {shorten(flow)}")
+
+
+def _answer_call(wait: ChildCall[Any], answer: Any, input: Any) -> ChildOutcome:
+    """Return the outcome of a child: the answer itself, what a function makes of the input, or a failure."""
+    name = name_flow(wait._request.flow)
+    if callable(answer) and not isinstance(answer, type):
+        answer = answer(input)
+    run = str((wait._started or {}).get("run"))
+    if isinstance(answer, ChildFailure):
+        return ChildOutcome(run, name, answer.status, error=answer.error, code=answer.code)
+    if isinstance(answer, ChildFailed) or answer is ChildFailed:
+        return ChildOutcome(run, name, "failed", error=str(answer) if isinstance(answer, ChildFailed) else "failed")
+    return ChildOutcome(run, name, "completed", msgspec.Raw(pack(answer, f"the result of flow {name!r}")))
+
+
 def _describe_unanswered(wait: WaitCall[Any]) -> str:
-    if isinstance(wait, TriggerWait):
+    if isinstance(wait, ChildCall):
+        name, argument, what = name_flow(wait._request.flow), "calls", "flow"
+    elif isinstance(wait, TriggerWait):
         name, argument, what = wait._trigger.name, "triggers", "trigger"
     else:
         assert isinstance(wait, EventWait)
@@ -218,11 +321,17 @@ class _FakeRun(RunCall):
         return await value if isinstance(value, Coroutine) else value
 
 
+class _FakeCallEvents(CallEvents):
+    def show_later(self) -> None:
+        """Do nothing: a step under test has no stream, and a `def` step no event loop."""
+
+
 class FakeCallRecorder(CallRecorder):
     """A call recorder that repeats a call where a real handler would re-run."""
 
     def __init__(self, session: FakeDurableSession) -> None:
         super().__init__(session)
+        self.events = _FakeCallEvents(session)
         self._fake = session
 
     def record(self, call: JournalCall, value: Any, error: str | None = None) -> JournalEntry:
@@ -273,6 +382,10 @@ class FakeCallRecorder(CallRecorder):
             except _Answered:
                 continue
 
+    async def park(self, pending: Sequence[DurableCall[Any]]) -> None:
+        """Answer the waits at once."""
+        raise self.suspend([call for call in pending if isinstance(call, WaitCall)])
+
     async def start_calls(self, calls: Sequence[DurableCall[Any]]) -> None:
         """Start the calls one after the other: a `def` step under test has no loop to run them concurrently."""
         for call in calls:
@@ -304,11 +417,12 @@ class FakeWaits(Waits):
         kind: str,
         *,
         match: Mapping[str, Any] | None = None,
+        where: Where | None = None,
         timeout: Duration | None = None,
         name: str | None = None,
         past: bool = True,
     ) -> EventWait:
-        wait = super().event(kind, match=match, timeout=timeout, name=name, past=past)
+        wait = super().event(kind, match=match, where=where, timeout=timeout, name=name, past=past)
         self._waited.append(RecordedWait("event", kind, _drop_none(match=match, timeout=timeout)))
         return wait
 
@@ -318,12 +432,16 @@ class FakeWaits(Waits):
         *,
         type: TriggerType = "webhook",
         timeout: Duration | None = None,
+        payload: Any = None,
         schema: Mapping[str, Any] | None = None,
         signed: str | None = None,
         signed_id: SignedId = "trigger",
     ) -> PendingTrigger:
-        pending = super().trigger(name, type=type, timeout=timeout, schema=schema, signed=signed, signed_id=signed_id)
-        self._waited.append(RecordedWait("trigger", name, _drop_none(timeout=timeout, schema=schema, signed=signed)))
+        pending = super().trigger(
+            name, type=type, timeout=timeout, payload=payload, schema=schema, signed=signed, signed_id=signed_id
+        )
+        options = _drop_none(timeout=timeout, payload=payload, schema=schema, signed=signed)
+        self._waited.append(RecordedWait("trigger", name, options))
         return pending
 
 

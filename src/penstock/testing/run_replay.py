@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..app import App
-from ..app.export import read_line, saved_claims
+from ..app.export import saved_claims
+from ..app.export_file import read_line
 from ..app.preflight import PreflightReport, open_checker
 from ..ports.unit import StateWrite, Unit
 

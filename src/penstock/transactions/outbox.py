@@ -62,7 +62,7 @@ def decode_unit(text: Any) -> Unit:
 
 def _check(unit: Unit) -> None:
     if not unit.id or "\0" in unit.id:
-        raise BadArgument(f"the id of a unit must be a text, got {unit.id!r}")
+        raise BadArgument(f"the id of a unit must be a string, got {unit.id!r}")
     if unit.claim is not None or unit.outcome is not None or unit.schedule is not None:
         raise BadArgument("unit must start a run, emit events or add jobs, got the end of an attempt or of a slot")
     if unit.run is not None:

@@ -10,6 +10,7 @@ import msgspec
 
 from ..core.errors import (
     AttemptCancelled,
+    AttemptTimeout,
     RateLimited,
     ReplayError,
     SchemaViolation,
@@ -24,9 +25,10 @@ from ..core.errors import (
 )
 from ..core.payload import NULL, pack, unpack, unpack_stored
 from ..durable import declared_waits
-from ..durable.declared_waits import TimeoutHandover
+from ..durable.branches import OUTDATED
+from ..durable.declared_waits import TimeoutHandover, WaitContext
 from ..durable.journal import PendingWrites
-from ..durable.session import OUTDATED, DurableSession
+from ..durable.session import DurableSession
 from ..ports.runner import Task
 from ..ports.unit import Claim
 from ..telemetry.logging import enter_attempt, leave_attempt
@@ -114,7 +116,8 @@ class Attempt:
                 raise self._unreadable
             if claim.crashes and is_given_up(claim, self._services.max_crashes):
                 raise WorkerLost(
-                    f"{claim.crashes} workers died or stalled while running {claim.job}; it is not retried"
+                    f"{claim.crashes} workers died or stalled while running job {claim.job!r}, so Penstock gave up "
+                    "(setting max_crashes). Look for high memory use, or a call that never returns"
                 )
             result = await self._call(work.handler.check_input(read_input(claim)))
             return await self._success(result)
@@ -126,6 +129,8 @@ class Attempt:
             output, writes = await channel.close_output(), channel.session.finish()
             return Success(output, NULL, channel.emitted, [], writes, handover.step)
         except AttemptCancelled as stop:
+            if channel.has_session:
+                await channel.end_branches()
             is_counted = self._has_called and stop.reason != OUTDATED
             return Interruption(await channel.close_output(), stop.reason, is_counted)
         except RateLimited as limit:
@@ -165,16 +170,28 @@ class Attempt:
                 return await self._services.runner.run(self._make_task(None), channel)
             if wait.type == "time":
                 return await declared_waits.wait_after(wait, channel, self._run_task)
-            awaited = await declared_waits.wait_before(wait, value, channel)
+            awaited = await declared_waits.wait_before(wait, self._wait_context(value), channel)
             if ctx is not None:
                 ctx.awaited = awaited
             return await self._run_task(awaited)
+        except AttemptCancelled:
+            if channel.stop is None:
+                raise
+            raise channel.stop from None  # a branch decided how the attempt ends
         finally:
             leave_attempt(before)
 
+    def _wait_context(self, value: Any) -> WaitContext:
+        work = self.work
+        return WaitContext(value, work.run_id, work.flow, work.step, work.n, work.correlation_id)
+
     async def _run_task(self, awaited: Any = None) -> Any:
         self._has_called = True
-        return await self._services.runner.run(self._make_task(awaited), self._channel)
+        try:
+            return await self._services.runner.run(self._make_task(awaited), self._channel)
+        finally:
+            if self._channel.has_session:
+                await self._channel.end_branches()
 
     def _make_task(self, awaited: Any) -> Task:
         work, claim, handler = self.work, self.work.claim, self.work.handler
@@ -206,10 +223,13 @@ class Attempt:
                 await self._add_launches(success.writes)
             return success
         session = channel.session
+        await channel.end_branches()
         if session.journal.problem is not None:
             raise session.journal.problem  # even if the handler caught it
         if session.is_suspended:
             raise SuspendSwallowed(_swallowed(session, "returned"))
+        if channel.stop is not None:
+            raise channel.stop
         session.journal.check_skipped_waits()
         output, writes = await channel.close_output(), await self._add_launches(session.finish())
         return Success(output, result, channel.emitted, list(channel.state_writes.values()), writes)
@@ -232,9 +252,11 @@ class Attempt:
 
     async def _suspension(self) -> WaitSuspension:
         channel, session = self._channel, self._channel.session
+        await channel.end_branches()
         kinds = [*session.journal.recorded_effects.kinds, *(emitted.kind for emitted in channel.emitted)]
         launches = [*session.journal.recorded_effects.launches, *((one.label, one.id) for one in channel.launched)]
-        session.journal.record_effects(channel.emit_count, channel.write_count, kinds, launches)
+        session.journal.record_effects(channel.emit_count, channel.write_count, kinds, launches, channel.write_keys)
+        session.journal.record_partials(channel.attempt_key, channel.partial_count)
         writes = await self._add_launches(session.journal.take_writes())
         output, state = await channel.close_output(), list(channel.state_writes.values())
         return WaitSuspension(output, channel.emitted, state, writes, session.due)
@@ -246,6 +268,7 @@ class Attempt:
         if not channel.has_session:
             return JobReturn(await channel.close_output(), reason, delay_ms, holds_queue)
         session = channel.session
+        await channel.end_branches()
         if session.is_suspended or session.journal.problem is not None:
             return await self._failure(session.journal.problem or problem)
         output = await channel.close_output()
@@ -256,22 +279,28 @@ class Attempt:
     ) -> Failure:
         channel, claim = self._channel, self.work.claim
         session = channel.session if channel.has_session else None
+        if session is not None:
+            await channel.end_branches()
         if is_raised and session is not None and session.is_suspended and not isinstance(problem, ReplayError):
             problem = SuspendSwallowed(_swallowed(session, f"raised {type(problem).__name__}"))
         policy, failures, rng = self.work.handler.retry, claim.failures + 1, self._services.rng
         error, delay = plan_retry(problem, policy, failures, rng, self.work.bodies)
         is_counted = self._has_called or not isinstance(problem, WorkerLost)
+        late = isinstance(problem, AttemptTimeout) and problem.ends_attempt
         if session is None:
-            return Failure(await channel.close_output(), error, delay, schema_error, is_counted=is_counted)
+            output = await channel.close_output()
+            return Failure(output, error, delay, schema_error, is_counted=is_counted, timed_out=late)
         if session.is_suspended:
             session.journal.take_writes()  # its waits must not be written: it does not suspend
         # A dead step waits for nothing any more: `finish` cancels its waits.
         writes = session.finish() if delay is None else session.journal.take_writes()
-        return Failure(await channel.close_output(), error, delay, schema_error, writes, is_counted=is_counted)
+        output = await channel.close_output()
+        return Failure(output, error, delay, schema_error, writes, is_counted=is_counted, timed_out=late)
 
 
 def _swallowed(session: DurableSession, what: str) -> str:
     return (
-        f"{session.journal.about} caught the exception that suspends it for a wait, and {what}. Catch Exception, "
-        "not BaseException, and do not return from a finally block around a wait"
+        f"{session.journal.about} caught the exception that Penstock raises to suspend it during a wait, and then "
+        f"{what}. Catch Exception, not BaseException or asyncio.CancelledError, and do not return from a finally block "
+        "around a wait"
     )

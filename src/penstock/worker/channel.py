@@ -11,8 +11,9 @@ from typing import Any
 
 from ..commit.committer import CommitRequest, Committer
 from ..context.context import Context
-from ..context.launches import JobLaunch, RunLaunch
+from ..context.launch_requests import JobLaunch, RunLaunch
 from ..context.state import StateView
+from ..context.state_events import build_state_events
 from ..context.sync_context import SyncContext
 from ..core.clock import Clock
 from ..core.errors import BadArgument, ContextClosed, HistoryLimit, StaleAttempt
@@ -35,6 +36,7 @@ QUARANTINED = "it must run alone, and another job does"
 QUEUE_HELD = "its queue is held"
 RELEASED = frozenset((SHUTDOWN, NO_SLOT, QUEUE_HELD, QUARANTINED))  # reasons to return a claim to its queue
 LEASE_LOST = "lease lost"
+TIMEOUT = "timeout"
 # An attempt is one commit, and all other commits wait for it: events, launches and state writes together.
 MAX_WRITES = 10_000
 MAX_WRITE_BYTES = 64 * 2**20
@@ -51,6 +53,7 @@ class AttemptServices:
     runner: Runner
     rng: random.Random
     max_crashes: int
+    max_calls: int  # functions of one attempt's `ctx.run` calls at once
     loop: asyncio.AbstractEventLoop
     reads: OutageRetry  # a running attempt waits for the store
 
@@ -81,8 +84,9 @@ class WorkerChannel:
 
     __slots__ = (
         "_ctx", "_input", "_interrupt", "_live_log", "_remote_calls", "_services", "_session", "_started_ms",
-        "_write_bytes", "emit_count", "emitted", "is_over", "launch_count", "launched", "state_writes", "stop_reason",
-        "work", "write_count",
+        "_write_bytes", "emit_count", "emitted", "handler_task", "is_over", "launch_count", "launched", "partial_count",
+        "state_writes",
+        "stop", "stop_reason", "work", "write_count", "write_keys",
     )  # fmt: skip
 
     def __init__(self, work: Work, services: AttemptServices) -> None:
@@ -90,11 +94,15 @@ class WorkerChannel:
         self.emitted: list[EmittedEvent] = []
         self.emit_count = 0  # emits of the handler, including those that an earlier attempt recorded
         self.launched: list[Launch] = []
+        self.partial_count = 0  # chunks of output, including those that were sent before the handler suspended
         self.launch_count = 0  # launches of the handler, including those that an earlier attempt recorded
         self.state_writes: dict[str, StateWrite] = {}
         self.write_count = 0  # state writes of the handler, including those that an earlier attempt recorded
         self._write_bytes = 0  # of its events, launches and state writes
+        self.write_keys: list[str] = []  # of its state writes
         self.stop_reason: str | None = None
+        self.stop: BaseException | None = None  # what ends the attempt, if a branch decided it
+        self.handler_task: asyncio.Task[Any] | None = None  # of an `async def` handler in this process
         self.is_over = False
         self._services = services
         self._session: DurableSession | None = None
@@ -125,6 +133,23 @@ class WorkerChannel:
             self._interrupt(reason)
 
     @property
+    def attempt_key(self) -> str:
+        """Name the attempt. A redrive counts attempts from 1 again, but has a job of its own."""
+        return f"{self.work.claim.job}.{self.work.claim.attempt}"
+
+    def leave(self, stop: BaseException) -> None:
+        """Cancel the handler's task: its branches wait, and the attempt ends with `stop`."""
+        self.stop = stop
+        if self._interrupt is not None:
+            self._interrupt("suspended")
+
+    async def end_branches(self) -> None:
+        """End what the handler has left running."""
+        if self._session is not None and self._session.has_branches:
+            await self._session.end_branches()
+        self.handler_task = None
+
+    @property
     def has_session(self) -> bool:
         return self._session is not None
 
@@ -150,16 +175,20 @@ class WorkerChannel:
     # For the runner, see ports.runner.Channel
 
     def invoke(self) -> Any:
-        return self.work.handler.call(self._input, self._ctx)
+        ctx = self._ctx
+        if ctx is not None and isinstance(ctx, SyncContext):
+            ctx.bind_thread()
+        return self.work.handler.call(self._input, ctx)
 
-    def on_interrupt(self, interrupt: Interrupt) -> None:
+    def on_interrupt(self, interrupt: Interrupt, task: asyncio.Task[Any] | None = None) -> None:
         self._interrupt = interrupt
+        self.handler_task = task
 
     def post(self, frame: Notice) -> None:
         self._remote().post(frame)
 
-    async def call(self, request: Request, execute: Execute, site: str | None = None) -> Any:
-        return await self._remote().answer(request, execute, site)
+    async def call(self, request: Request, execute: Execute, site: str | None = None, is_branch: bool = False) -> Any:
+        return await self._remote().answer(request, execute, site, is_branch)
 
     def _remote(self) -> RemoteCalls:
         if self._remote_calls is None:
@@ -193,7 +222,7 @@ class WorkerChannel:
             claim = self.work.claim
             raise ContextClosed(
                 f"attempt {claim.attempt} of {claim.job} is over, so its ctx can no longer record anything; "
-                "await or join everything a handler starts"
+                "await all tasks and join all threads before the handler returns"
             )
 
     @property
@@ -210,14 +239,21 @@ class WorkerChannel:
             rng=services.rng,
             unit_id=services.new_unit_id,
             submit=self._submit,
-            check=self.check,
+            channel=self,
             public_url=self.work.public_url,
+            max_calls=self.work.handler.call_concurrency or services.max_calls,
+            mark_calls=self._mark_calls,
         )
 
     @property
     def is_replaying(self) -> bool:
         """Return whether the handler has not yet passed the point that an earlier attempt reached."""
         return self._session is not None and self._session.journal.is_replaying
+
+    async def _mark_calls(self) -> None:
+        request = self.work.on_call()
+        if request is not None:
+            await self._services.committer.submit(request)
 
     async def _submit(self, unit: Unit) -> Receipt:
         return await self._services.committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
@@ -243,12 +279,16 @@ class WorkerChannel:
     def launch(self, launch: JobLaunch | RunLaunch) -> str:
         launcher = self.work.launcher
         if launcher is None:
-            raise BadArgument(f"job {self.work.claim.job} cannot start other work: its engine has no launcher")
+            raise BadArgument(
+                f"job {self.work.claim.job} cannot start other work; start it from a step of a flow or from a @job"
+            )
         label, index = launcher.label(launch), self.launch_count
         self.launch_count += 1
-        recorded = self._session.journal.check_launch(index, label) if self._session is not None else None
-        if recorded is not None:
-            return recorded
+        if self._session is not None:
+            recorded = self._session.journal.check_launch(index, label)
+            if recorded is not None:
+                return recorded
+            index = len(self._session.journal.recorded_effects.launches) + len(self.launched)
         built = launcher.build(launch, self.work, index)
         self._reserve(len(built.job.payload))
         self.launched.append(built)
@@ -260,8 +300,8 @@ class WorkerChannel:
         count = len(self.emitted) + len(self.launched) + len(self.state_writes)
         if count >= MAX_WRITES or self._write_bytes > MAX_WRITE_BYTES:
             raise HistoryLimit(
-                f"one attempt may emit, start and set at most {MAX_WRITES:,} things, of {MAX_WRITE_BYTES // 2**20} MB "
-                "in total, because they are one commit; split the step, or let each part start the next"
+                f"one attempt can write at most {MAX_WRITES:,} events, jobs, runs and state keys, and "
+                f"{MAX_WRITE_BYTES // 2**20} MB in total; split the step into several"
             )
 
     def take_emits(self) -> list[tuple[str, bytes, str | None]]:
@@ -284,8 +324,10 @@ class WorkerChannel:
             self._live().progress(value, packed)
 
     def partial(self, chunk: Any) -> None:
-        if not self.is_replaying:
-            self._live().partial(chunk)
+        index = self.partial_count
+        self.partial_count += 1
+        if self._session is None or index >= self._session.journal.sent_partials(self.attempt_key):
+            self._live().partial(chunk, index)
 
     def _live(self) -> LiveLog:
         if self._live_log is None:
@@ -304,9 +346,10 @@ class WorkerChannel:
     def state_view(self, prefix: str) -> StateView:
         return StateView(prefix, self._services.state, self._services.clock, self, self.state_writes)
 
-    def count_write(self, size: int) -> bool:
+    def count_write(self, key: str, size: int) -> bool:
         self.write_count += 1
-        if self._session is not None and self.write_count <= self._session.journal.recorded_effects.sets:
+        self.write_keys.append(key)
+        if self._session is not None and self._session.journal.check_write(self.write_count - 1, key):
             return True
         self._reserve(size)
         return False
@@ -317,8 +360,13 @@ class WorkerChannel:
     async def commit_patch(self, write: StateWrite, memo: str) -> bool:
         claim = self.work.claim
         assert write.value is not None
-        memos = [Memo(claim.scope, memo, write.value)]
-        receipt = await self._submit(Unit(self._services.new_unit_id(), claim=claim, state=[write], memos=memos))
+        memos, work = [Memo(claim.scope, memo, write.value)], self.work
+        unit = Unit(self._services.new_unit_id(), claim=claim, state=[write], memos=memos)
+        if work.run_id is not None:
+            unit.events = build_state_events(
+                work.bodies, work.stream, work.run_id, [write], work.step, work.n, work.shown_correlation, claim.attempt
+            )
+        receipt = await self._submit(unit)
         if isinstance(receipt, Fenced):
             raise StaleAttempt(
                 f"attempt {claim.attempt} of {claim.job} lost its lease and can no longer record anything"

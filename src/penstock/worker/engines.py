@@ -7,16 +7,22 @@ run is a plain job, unless its queue is one that an engine keeps for itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
-from ..core.errors import UnknownKind
+from ..commit.command_sink import CommandSink
+from ..core.errors import ConfigError, UnknownFlow, UnknownKind
 from ..core.events import Event
+from ..core.text import shorten
+from ..handlers.registry import Registry, find_flow
 from ..ports.runner import Runner
 from ..ports.store import JobRow, RunRow
-from ..ports.unit import Claim, NewJob
+from ..ports.unit import Claim, NewJob, RunParent
 from .outcomes import Work
+
+if TYPE_CHECKING:
+    from .child_runs import RunStart
 
 JOB = "job"
 
@@ -61,6 +67,15 @@ class RecordSummary(msgspec.Struct, frozen=True):
     status: str | None = None  # as lists of runs show it
     closed: bool | None = None
     open_jobs: int | None = None
+    parent: RunParent | None = None
+
+
+class RunOutcome(msgspec.Struct, frozen=True):
+    """How a run ended, for the run that called it."""
+
+    result: bytes | None = None  # of a completed run, as JSON; None if it is larger than a result may be
+    error: str = ""
+    code: str | None = None
 
 
 class Engine(Protocol):
@@ -81,9 +96,13 @@ class RunCommands(Protocol):
 
     async def cancel(self, run: str, reason: str) -> bool: ...
 
-    async def pause(self, run: str, reason: str) -> bool: ...
+    async def pause(self, run: str, reason: str, *, by: str | None = None) -> bool:
+        """Pause a run. `by` is the run that called it, and was paused."""
+        ...
 
-    async def resume(self, run: str, reason: str) -> bool: ...
+    async def resume(self, run: str, reason: str, *, by: str | None = None) -> bool:
+        """Resume a run. With `by`, only if that run's pause has paused it."""
+        ...
 
 
 @runtime_checkable
@@ -99,6 +118,17 @@ class RunEngine(Engine, Protocol):
 
     def result(self, record: bytes) -> bytes | None:
         """Return the result of a completed run as JSON; None if it is larger than a result may be."""
+        ...
+
+    def outcome(self, record: bytes) -> RunOutcome:
+        """Return how a closed run ended."""
+        ...
+
+    async def start(self, start: RunStart, sink: CommandSink) -> bool:
+        """Start a run, for another one or from outside. Return False if a run with that id exists: it stays as it is.
+
+        Its units name `start.link` as parent, and the first one has the key `child_runs.parent_key` if there is a link.
+        The one that closes it adds `child_runs.end_jobs`; those that stop or continue it, `child_runs.follow_jobs`."""
         ...
 
     def job_ids(self, run: str, record: bytes) -> list[str]:
@@ -122,6 +152,10 @@ class RunEngine(Engine, Protocol):
         write it."""
         ...
 
+    def index_keys(self, run: str, record: bytes) -> tuple[str, ...]:
+        """Return the keys that a run is found by, for an import."""
+        ...
+
     def check_record(self, record: bytes) -> None:
         """Raise msgspec.DecodeError or UnreadableRecord if this engine cannot have written a run record: one that is
         to be imported."""
@@ -134,6 +168,67 @@ class RunEngine(Engine, Protocol):
         ...
 
 
+class RunDefinition(Protocol):
+    """What runs are started from: a flow, or what another engine knows by a name."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of its runs."""
+        ...
+
+    @property
+    def name(self) -> str: ...
+
+    def check_start(self, value: Any) -> None:
+        """Raise SchemaViolation if a run cannot start with this input."""
+        ...
+
+    def make_key(self, value: Any) -> str | None:
+        """Return the id that the definition chooses for a run with this input; None for a new one."""
+        ...
+
+
+@runtime_checkable
+class NamedRunEngine(RunEngine, Protocol):
+    """An engine whose runs are started by name: with `app.start`, `ctx.start` and `ctx.call`, as flows are."""
+
+    def find_definition(self, target: Any) -> RunDefinition | None:
+        """Return the definition of a name, or of an object that stands for one; None if this engine has none."""
+        ...
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of its definitions."""
+        ...
+
+
+@runtime_checkable
+class IncrementalEngine(RunEngine, Protocol):
+    """An engine whose view can be kept and brought up to date with new events, instead of being folded again."""
+
+    @property
+    def view_type(self) -> type[Any]:
+        """The type of its views. Without arguments it is the view of no events; msgspec can encode it."""
+        ...
+
+    def apply_event(self, view: Any, event: Event) -> None:
+        """Apply one more event to a view."""
+        ...
+
+    def finish_view(self, view: Any) -> None:
+        """Add to a folded view what people see and no event changes."""
+        ...
+
+
+@runtime_checkable
+class StoredDefinitions(Protocol):
+    """An engine whose definitions are in the store."""
+
+    async def load_definition(self, target: Any) -> bool:
+        """Load the definition of a name. Return whether there is one; `find_definition` knows it then."""
+        ...
+
+
 class Engines:
     """The engines of one App."""
 
@@ -143,6 +238,8 @@ class Engines:
         self._jobs = self._by_kind[JOB]
         # Checked once: isinstance() on a protocol is slow, and the result of every run asks for its engine.
         self._with_runs = {kind: engine for kind, engine in self._by_kind.items() if isinstance(engine, RunEngine)}
+        self._named = [engine for engine in self._with_runs.values() if isinstance(engine, NamedRunEngine)]
+        self._incremental = {kind: one for kind, one in self._with_runs.items() if isinstance(one, IncrementalEngine)}
 
     @property
     def run_kinds(self) -> Collection[str]:
@@ -154,6 +251,32 @@ class Engines:
         if claim.run is None:
             return self._by_queue.get(claim.queue, self._jobs).open(claim)
         return self.of_run_kind(claim.kind).open(claim)
+
+    def find_definition(self, registry: Registry, target: Any) -> RunDefinition:
+        """Return what a name or a function starts. Raise UnknownFlow if no engine knows it, with the nearest names."""
+        found = [one for engine in self._named if (one := engine.find_definition(target)) is not None]
+        if not found:
+            return find_flow(registry, target, [name for engine in self._named for name in engine.names])
+        if isinstance(target, str) and target in registry.flows:
+            found.append(registry.flows[target])
+        if len(found) > 1:
+            kinds = " and ".join(f"a {one.kind}" for one in found)
+            raise ConfigError(f"{shorten(target)} is the name of {kinds}; rename one of them")
+        return found[0]
+
+    async def load_definition(self, registry: Registry, target: Any) -> RunDefinition:
+        """Return what a name or a function starts, also if its definition is in the store and not loaded yet."""
+        try:
+            return self.find_definition(registry, target)
+        except UnknownFlow:
+            for engine in self._named:
+                if isinstance(engine, StoredDefinitions) and await engine.load_definition(target):
+                    return self.find_definition(registry, target)
+            raise
+
+    def find_incremental(self, row: RunRow) -> IncrementalEngine | None:
+        """Return the engine of a run if its view can be brought up to date, else None."""
+        return self._incremental.get(row.kind)
 
     def of_run(self, row: RunRow) -> RunEngine:
         """Return the engine of a run."""

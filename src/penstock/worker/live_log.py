@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from ..commit.committer import CommitRequest
 from ..context.live_output import LiveOutput, OutputBatch
 from ..core.errors import PayloadError
-from ..core.events import EventBody
+from ..core.events import EventBody, log_topic
 from ..core.payload import pack, unpack
 from ..ports.unit import Fenced, NewEvent, Unit
 from ..telemetry.logging import HANDLER
@@ -24,6 +24,7 @@ log = logging.getLogger(HANDLER)
 MAX_LOG_TEXT = 8_000
 MAX_FIELDS = 20
 MAX_FIELD_TEXT = 500
+_LOG_START = b'{"kind":"log",'
 
 
 class LiveLog:
@@ -33,12 +34,12 @@ class LiveLog:
         self._work = work
         self._services = services
         self._on_fenced = on_fenced
-        self._family = "job" if work.run_id is None else "step"
+        self._family = work.family
         self._buffer = LiveOutput(self._send, lambda n: self._body("buffer.drop", {"dropped": n}), services.loop)
 
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
         """Add a log line, and pass it to Python's logging."""
-        message, fields = _make_loggable(message, fields)
+        message, fields = make_loggable(message, fields)
         data: dict[str, Any] = {"level": "warn" if level == "warning" else level, "msg": message}
         if fields:
             data["fields"] = fields
@@ -55,8 +56,9 @@ class LiveLog:
     def progress(self, value: Any, packed: bytes) -> None:
         self._buffer.add(self._body(f"{self._family}.progress", {"progress": value}), packed)
 
-    def partial(self, chunk: Any) -> None:
-        self._buffer.add(self._body(f"{self._family}.partial", {"chunk": chunk}))
+    def partial(self, chunk: Any, index: int) -> None:
+        """Add a chunk of output. Its index tells readers which chunk it replaces if the handler ran again."""
+        self._buffer.add(self._body(f"{self._family}.partial", {"chunk": chunk}, index=index))
 
     async def close(self) -> OutputBatch:
         """Return what is not sent yet: it goes with the attempt's last commit."""
@@ -69,9 +71,9 @@ class LiveLog:
         fields = data.get("fields")
         return f"{line} {pack(bodies.redact_value(unpack(pack(fields)))).decode()}" if fields else line
 
-    def _body(self, kind: str, data: Any) -> bytes:
+    def _body(self, kind: str, data: Any, **more: Any) -> bytes:
         work = self._work
-        meta: dict[str, Any] = {"attempt": work.claim.attempt}
+        meta: dict[str, Any] = {"attempt": work.claim.attempt, **more}
         if work.n > 1:
             meta["n"] = work.n
         raw = msgspec.Raw(pack(data, kind))
@@ -81,11 +83,19 @@ class LiveLog:
 
     async def _send(self, batch: OutputBatch) -> None:
         work, services = self._work, self._services
-        events = [NewEvent(work.stream, body) for body in batch.events]
+        events = live_events(work, batch.events)
         unit = Unit(services.new_unit_id(), claim=work.claim, events=events, progress=batch.progress, logs=batch.logs)
         receipt = await services.committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
         if isinstance(receipt, Fenced):
             self._on_fenced()
+
+
+def live_events(work: Work, bodies: Sequence[bytes]) -> list[NewEvent]:
+    """Return live output as events of its stream. Lines of a plain job are indexed: many jobs share their stream."""
+    if work.run_id is not None:
+        return [NewEvent(work.stream, body) for body in bodies]
+    topic = log_topic(work.claim.job)
+    return [NewEvent(work.stream, body, topic if body.startswith(_LOG_START) else None) for body in bodies]
 
 
 def log_fields(work: Work) -> dict[str, Any]:
@@ -101,7 +111,7 @@ def log_fields(work: Work) -> dict[str, Any]:
     }
 
 
-def _make_loggable(message: str, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def make_loggable(message: str, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Cut long texts, and show values without a JSON form as text: a log line must never fail the step."""
     text = message.encode("utf-8", "replace").decode()
     if len(text) > MAX_LOG_TEXT:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ..commit.committer import CommitRequest
-from ..context.launches import JobLaunch, RunLaunch
+from ..context.launch_requests import JobLaunch, RunLaunch
 from ..core.errors import (
     AwaitTimeout,
     ChildFailed,
@@ -20,6 +20,7 @@ from ..core.errors import (
     Retry,
     StaleAttempt,
     UnreadableRecord,
+    WaitCancelled,
     WorkerLost,
 )
 from ..core.events import EventBodies
@@ -35,9 +36,10 @@ from ..core.tracebacks import (
     parse_frames,
     user_frames,
 )
+from ..durable.child_runs import ChildLaunch, ChildOutcome, ChildRequest
 from ..durable.journal import PendingWrites
 from ..handlers.handler import Handler
-from ..ports.unit import Claim, NewJob, StateWrite
+from ..ports.unit import Claim, NewJob, RunParent, StateWrite
 
 MAX_RECORD_BYTES = 256 * 1024
 MAX_STACK = 8_000
@@ -45,7 +47,10 @@ MAX_MESSAGE = 2_000
 MAX_HINT = 500
 # Secrets are hidden before the text is cut: half a key would not be recognised.
 REDACTION_MARGIN = 8_000
-_NEVER_RETRIED = (PayloadError, WorkerLost, StaleAttempt, ReplayError, AwaitTimeout, ChildFailed, UnreadableRecord)
+_NEVER_RETRIED = (
+    *(PayloadError, WorkerLost, StaleAttempt, ReplayError, AwaitTimeout, WaitCancelled, ChildFailed),
+    UnreadableRecord,
+)
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -109,6 +114,22 @@ class Launcher(Protocol):
         """Warn about launches that are most likely mistakes."""
         ...
 
+    def flow_name(self, flow: Any) -> str:
+        """Return the name of a flow. Raise UnknownFlow if it is not loaded."""
+        ...
+
+    def build_children(self, request: ChildRequest, work: Work, key: str, call: str) -> ChildLaunch:
+        """Validate a call of child runs and build what starts them. `call` is the wait that they resolve."""
+        ...
+
+    def convert_result(self, request: ChildRequest, value: Any, run: str) -> Any:
+        """Return the result of a child as a value of its type. Raise SchemaViolation if it does not match."""
+        ...
+
+    async def read_outcomes(self, run: str, call: str, prefix: str, count: int) -> list[ChildOutcome]:
+        """Return how the children of a call ended, in order."""
+        ...
+
 
 class AttemptOutput(msgspec.Struct):
     """What the attempt logged and reported and is not written yet, and how long it ran."""
@@ -140,6 +161,7 @@ class Failure(msgspec.Struct):
     writes: PendingWrites = msgspec.field(default_factory=PendingWrites)
     is_bare: bool = False  # only the error is left: the rest could not be recorded
     is_counted: bool = True  # False: the attempt gives its number back, because workers died before it
+    timed_out: bool = False  # its runner cancelled the attempt
 
     def name_dead_letter(self, work: Work) -> None:
         """Name the dead letter in the error, if this failure is final and makes one."""
@@ -193,9 +215,11 @@ class Work(Protocol):
     flow: str | None
     step: str | None
     n: int
+    family: str  # of its events: `step`, `job` or `node`
     correlation_id: str
     public_url: str
     launcher: Launcher | None  # None: its handlers start nothing
+    parent: RunParent | None  # of its run
 
     def check_emit(self, kind: str, data: bytes) -> None:
         """Raise if the handler may not emit this."""
@@ -213,6 +237,11 @@ class Work(Protocol):
 
     def on_resumed(self) -> CommitRequest | None:
         """Return what records that a waiting run runs again; None if there is nothing to record."""
+        ...
+
+    def on_call(self) -> CommitRequest | None:
+        """Return what records that the run has called another one, before a call is registered while the handler
+        continues; None if that is recorded."""
         ...
 
 

@@ -9,7 +9,7 @@ from ..commit.committer import CommitRequest, Committer
 from ..core.durations import format_ms
 from ..core.errors import ChildrenPending, StoreError
 from ..core.tracebacks import describe_error
-from ..durable.session import OUTDATED
+from ..durable.branches import OUTDATED
 from ..ports.unit import Committed, Refused
 from ..telemetry.instrumentation import AttemptEnded, AttemptOutcome, AttemptStarted, Instrumentation
 from .attempt import Attempt
@@ -61,7 +61,8 @@ async def record_result(attempt: Attempt, result: AttemptResult, committer: Comm
 async def _commit(attempt: Attempt, result: AttemptResult, committer: Committer) -> RecordedResult:
     work = attempt.work
     if isinstance(result, Interruption) and result.reason == LEASE_LOST:
-        log.warning("attempt %d of %s lost its lease; nothing of it is recorded", work.claim.attempt, work.claim.job)
+        message = "attempt %d of %s lost its lease or was cancelled; nothing of it is recorded"
+        log.warning(message, work.claim.attempt, work.claim.job)
         return RecordedResult(result, False)
     if isinstance(result, Failure):
         result.name_dead_letter(work)
@@ -72,8 +73,8 @@ async def _commit(attempt: Attempt, result: AttemptResult, committer: Committer)
     receipt = await committer.submit(request)
     if isinstance(receipt, Refused) and receipt.why == "children":
         pending = ChildrenPending(
-            f"{receipt.key!r} returned while its children were still pending, or after one of them had failed "
-            "it. Call `await ctx.remove_children()` in its handler, or let the children end first"
+            f"job {receipt.key!r} returned before its child jobs ended, or after one of them failed. Wait for the "
+            "children, or call `await ctx.remove_children()`"
         )
         return await record_result(attempt, await attempt.fail(pending), committer)
     if isinstance(receipt, Refused):
@@ -109,7 +110,7 @@ def _log_failure(work: Work, error: ErrorInfo) -> None:
         return
     text, fields = describe_error(error.name, error.error), _failure_fields(work, error)
     hint = f" (`penstock dlq show {error.dead_letter}`)" if error.dead_letter is not None else ""
-    message, args = "%s failed, no attempts left: %s%s", (_name(work), text, hint)
+    message, args = "%s failed for good: %s%s", (_name(work), text, hint)
     record = log.makeRecord(log.name, logging.ERROR, __file__, 0, message, args, None, extra=fields)
     if error.stack is not None:
         # Every formatter prints this text. The exception itself would show frames of ours, and secrets.

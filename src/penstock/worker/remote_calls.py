@@ -6,16 +6,21 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from ..context.context import Context
 from ..core.clock import datetime_to_ms
 from ..core.durations import ms_to_duration
+from ..core.events import Event
 from ..durable.calls import DurableCall
 from ..durable.session import DurableSession
-from ..durable.triggers import Trigger
+from ..durable.trigger_waits import Trigger
 from ..ports.frames import (
     AwaitAll,
     AwaitCall,
     AwaitFirst,
+    Blocked,
+    CallRun,
     Children,
     DurableCallFrame,
     Emit,
@@ -68,16 +73,28 @@ class RemoteCalls:
                 self._state(shared).set(key, value, ttl=_span(ttl_ms))
             case StateDelete(key, shared):
                 self._state(shared).delete(key)
+            case Blocked():
+                self._session.calls.branches.set_host_blocked(True)
 
-    async def answer(self, request: Request, execute: Execute, site: str | None) -> Any:
-        """Answer a request."""
+    async def answer(self, request: Request, execute: Execute, site: str | None, is_branch: bool = False) -> Any:
+        """Answer a request. While it is answered, and until the host says otherwise, other branches may go on."""
+        if not is_branch:
+            return await self._answer(request, execute, site)
+        branches = self._session.calls.branches
+        branches.set_host_blocked(False)
+        try:
+            return await self._answer(request, execute, site)
+        finally:
+            branches.set_host_blocked(False)
+
+    async def _answer(self, request: Request, execute: Execute, site: str | None) -> Any:
         ctx = self._ctx
         match request:
             case StateGet(key, shared):
                 value = await self._state(shared).get(key, _MISSING)
                 return {"found": False, "value": None} if value is _MISSING else {"found": True, "value": value}
-            case StateList(prefix, limit, shared):
-                return await self._state(shared).list(prefix, limit=limit)
+            case StateList(prefix, limit, shared, after):
+                return await self._state(shared).list(prefix, after=after, limit=limit)
             case StatePatch(key, function, ttl_ms, name, shared):
                 change = _function(execute, function)
                 return await self._state(shared).patch(key, change, ttl=_span(ttl_ms), name=name)
@@ -96,16 +113,16 @@ class RemoteCalls:
                 return datetime_to_ms(ctx.now()) if of == "now" else ctx.uuid() if of == "uuid" else ctx.random()
             case Children(what):
                 return await self._children(what)
-            case EnqueueJob(queue, input, key, name, delay_ms, priority, retry, correlation_id, order_key):
+            case EnqueueJob(queue, input, key, name, delay_ms, priority, retry, correlation_id, order_key, at_ms):
                 id = ctx.enqueue(
-                    queue, input, key=key, name=name, delay=_span(delay_ms), priority=priority, retry=retry,
-                    correlation_id=correlation_id, order_key=order_key,
+                    queue, input, key=key, name=name, delay=_span(delay_ms), at=_moment(at_ms), priority=priority,
+                    retry=retry, correlation_id=correlation_id, order_key=order_key,
                 )  # fmt: skip
                 return str(id)
-            case StartRun(flow, input, key, delay_ms, priority, correlation_id, tags):
+            case StartRun(flow, input, key, delay_ms, priority, correlation_id, tags, at_ms):
                 id = ctx.start(
-                    flow, input, key=key, delay=_span(delay_ms), priority=priority, correlation_id=correlation_id,
-                    tags=tags,
+                    flow, input, key=key, delay=_span(delay_ms), at=_moment(at_ms), priority=priority,
+                    correlation_id=correlation_id, tags=tags,
                 )  # fmt: skip
                 return str(id)
 
@@ -120,6 +137,7 @@ class RemoteCalls:
             request.name,
             type=request.kind,
             timeout=_span(request.timeout_ms),
+            payload=request.payload,
             schema=request.schema,
             signed=request.signed,
             signed_id=request.signed_id,
@@ -134,12 +152,29 @@ class RemoteCalls:
                 run = _function(execute, function)
                 return self._ctx.run(name, run, None, retry=retry, timeout=_span(timeout_ms))
             case WaitTime(delay_ms, until_ms, name):
-                until = datetime.fromtimestamp(until_ms / 1000, UTC) if until_ms is not None else _span(delay_ms or 0)
-                return self._ctx.wait.time(until, name=name)
-            case WaitEvent(kind, match, timeout_ms, name, past):
-                return self._ctx.wait.event(kind, match=match, timeout=_span(timeout_ms), name=name, past=past)
+                return self._ctx.wait.time(_moment(until_ms) or _span(delay_ms or 0), name=name)
+            case WaitEvent(kind, match, timeout_ms, name, past, function):
+                where = None if function is None else _accepting(_function(execute, function))
+                span = _span(timeout_ms)
+                return self._ctx.wait.event(kind, match=match, where=where, timeout=span, name=name, past=past)
             case WaitTrigger(trigger):
                 return self._triggers[trigger].wait()
+            case CallRun():
+                return self._call_run(call)
+
+    def _call_run(self, call: CallRun) -> DurableCall[Any]:
+        options: dict[str, Any] = {
+            "timeout": _span(call.timeout_ms),
+            "on_failure": call.on_failure,
+            "on_timeout": call.on_timeout,
+            "name": call.name,
+            "priority": call.priority,
+            "correlation_id": call.correlation_id,
+            "tags": call.tags,
+        }
+        if call.many:
+            return self._ctx.call_many(call.flow, call.input, **options)
+        return self._ctx.call(call.flow, call.input, key=call.key, **options)
 
     def _state(self, shared: bool) -> Any:
         return self._ctx.shared if shared else self._ctx.state
@@ -154,8 +189,17 @@ def _function(execute: Execute, number: int) -> Callable[[Any], Any]:
     return call
 
 
+def _accepting(function: Callable[[Any], Any]) -> Callable[[Event], Any]:
+    """Return a function of an event that the host executes with the event as JSON."""
+    return lambda event: function(msgspec.to_builtins(event))
+
+
 def _span(ms: int | None) -> Any:
     return None if ms is None else ms_to_duration(ms)
+
+
+def _moment(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def _read_site(site: str | None) -> tuple[str, int] | None:

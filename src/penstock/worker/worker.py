@@ -14,6 +14,7 @@ from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.errors import StoreError, StoreUnavailable, UnknownKind
 from ..core.outage_retry import OutageRetry
+from ..durable.session import DEFAULT_MAX_CALLS
 from ..ports.runner import Runner
 from ..ports.unit import Claim, Committed, Unit
 from .attempt import Attempt
@@ -51,6 +52,7 @@ class Worker:
         lease_ms: int,
         grace: float,
         max_crashes: int,
+        max_calls: int = DEFAULT_MAX_CALLS,
         rng: random.Random | None = None,
         scope: WorkScope | None = None,
     ) -> None:
@@ -78,6 +80,7 @@ class Worker:
             runner=runner,
             rng=rng or random.Random(),
             max_crashes=max_crashes,
+            max_calls=max_calls,
             loop=self._loop,
             reads=OutageRetry("handlers", has_answered=True, outages=outages),
         )
@@ -98,6 +101,11 @@ class Worker:
             may_claim=lambda: not self._stopping.is_set() and self._quarantine.suspect is None,
             accept=self._accept,
         )
+
+    @property
+    def queues(self) -> list[str]:
+        """Return the queues it claims from."""
+        return list(self._poller.queues)
 
     @property
     def active(self) -> int:

@@ -2,53 +2,49 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from penstock.testing.faults import EffectLog
 
-from .config import FAULTS_DIR
+from .fork_server import start
 
 
 class WorkerProcess:
     """One worker process. It imports everything at once and works after `begin`."""
 
-    def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
+    def __init__(self, arguments: list[str], env: dict[str, str], log: Path) -> None:
         self._log = log.open("ab")
-        self.process = subprocess.Popen(
-            command, cwd=FAULTS_DIR, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._log
-        )
+        self.process = start("worker_process", *arguments, env=env, has_stdout=False, stderr=self._log)
 
     @property
     def pid(self) -> int:
-        return self.process.pid
+        return int(self.process.pid)
 
     @property
     def is_alive(self) -> bool:
-        return self.process.poll() is None
+        return bool(self.process.poll() is None)
 
     def begin(self) -> None:
-        assert self.process.stdin is not None
         try:
-            self.process.stdin.write(b"go\n")
+            self.process.stdin.write("go\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # the process is already dead
 
     def send(self, what: signal.Signals) -> None:
-        if self.is_alive:  # not reaped yet, so the pid is still its own
-            os.kill(self.pid, what)
+        if self.is_alive:
+            self.process.send_signal(what)
 
     def end(self, what: signal.Signals = signal.SIGKILL) -> None:
         self.send(what)
         self.process.wait(timeout=30)
-        if self.process.stdin is not None:
+        try:
             self.process.stdin.close()
+        except BrokenPipeError:
+            pass  # the line was not read
         self._log.close()
 
 
@@ -62,11 +58,8 @@ class Fleet:
         self.receipts = folder / "receipts.txt"
         self.started = folder / "started.txt"
         self.log = folder / "workers.log"
-        self._command = [
-            sys.executable, "-m", "faultkit.worker_process", url, "--acks", str(self.acks), "--receipts", str(self.receipts), *arguments,
-        ]  # fmt: skip
+        self._arguments = [url, "--acks", str(self.acks), "--receipts", str(self.receipts), *arguments]
         self._env = {
-            **os.environ,
             "PENSTOCK_LEASE": lease,
             "PENSTOCK_MAX_CRASHES": str(max_crashes),
             "FAULTKIT_EFFECTS": str(self.effects.path),
@@ -78,7 +71,7 @@ class Fleet:
         self.working: list[WorkerProcess] = []
 
     def _load(self) -> WorkerProcess:
-        return WorkerProcess(self._command, self._env, self.log)
+        return WorkerProcess(self._arguments, self._env, self.log)
 
     def start_worker(self) -> WorkerProcess:
         """Let one more process work."""

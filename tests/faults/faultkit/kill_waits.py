@@ -210,4 +210,4 @@ async def kill_all_workers(backend: Backend, folder: Path, *, timers: int) -> Wa
 
 
 async def _count_suspended(app: App) -> int:
-    return sum(queue.counts["delayed"] for queue in await app.store.queues())
+    return sum(queue.counts["delayed"] + queue.counts["suspended"] for queue in await app.store.queues())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from penstock import App
+from penstock.core.errors import WaitTimeout
 from penstock.testing.history import Violation, check, read_history
 
 from .backends import Backend
@@ -18,6 +20,8 @@ from .fleet import Fleet
 from .worker_flows import FLOWS, HANDLERS, TRIGGERS
 
 MAX_OPEN_RUNS = 300
+MAX_PROBES = 20  # runs that may overtake an open one before it counts as stuck
+PROBE_TIMEOUT_S = 300.0  # the workers do nothing at all
 LIVE = ("waiting", "delayed", "active", "suspended")
 
 
@@ -29,6 +33,7 @@ class KillReport(msgspec.Struct):
     steps: int = 0
     executions: int = 0
     orphaned: int = 0  # attempts whose worker died before they ended
+    probes: int = 0  # runs started to find out whether open ones are stuck or only slow
     acknowledged: int = 0
     stuck_checks: int = 0  # how often the store was asked for stuck runs meanwhile
     seconds: float = 0.0
@@ -63,11 +68,11 @@ async def kill_workers(
             try:
                 await _start_and_kill(app, fleet, rng, report, acknowledged, kills, flows)
                 killed = time.monotonic()
-                has_recovered = await _wait_until_idle(app, recovery_timeout_s)
+                has_recovered = await _wait_until_idle(app, report, recovery_timeout_s)
                 report.recovery_s = time.monotonic() - killed
                 tail = [await app.start(FLOWS[n % 3], {"tail": n}) for n in range(5)]
                 if has_recovered:
-                    await _wait_until_idle(app, 20)
+                    await _wait_until_idle(app, report, min(recovery_timeout_s, 20))
             finally:
                 watcher.cancel()
                 await asyncio.wait((watcher,))
@@ -105,8 +110,8 @@ async def _start_and_kill(
         await asyncio.to_thread(fleet.kill, victim)
         report.kills += 1
         fleet.start_worker()
-        if len(await app.runs.list(status="open", limit=MAX_OPEN_RUNS)) == MAX_OPEN_RUNS:
-            await asyncio.sleep(0.3)  # let the workers catch up: the test measures the recovery, not a backlog
+        # Let the workers catch up: the test measures the recovery, not the backlog of a busy machine.
+        await wait_for_progress(lambda: _count_open(app), below=MAX_OPEN_RUNS, seconds=60.0)
 
 
 async def _watch_for_stuck_runs(app: App, report: KillReport) -> None:
@@ -119,16 +124,55 @@ async def _watch_for_stuck_runs(app: App, report: KillReport) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _wait_until_idle(app: App, seconds: float) -> bool:
-    """Wait until no job is left and no run is running; return whether that happened in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        queues = [queue for queue in await app.store.queues() if not queue.name.endswith("-dlq")]
-        busy = sum(queue.counts[state] for queue in queues for state in LIVE)
-        if not busy and not await app.runs.list(status="open", limit=1):
-            return True
+async def _wait_until_idle(app: App, report: KillReport, seconds: float) -> bool:
+    """Wait until no job is left and no run is open; return whether that happened.
+
+    Without progress for so many seconds, work may be stuck or only slow: the machine is busy, a process was not
+    scheduled. Time cannot tell these apart, so new runs are started. Queues are in order: workers that end a new run and
+    leave an old one, again and again, will never end it.
+    """
+    least, probes = None, 0
+    while not await wait_for_progress(lambda: _count_live(app), below=1, seconds=0 if probes else seconds):
+        now = await _count_live(app)
+        if least is None or now < least:
+            least, probes = now, 0
+        if probes == MAX_PROBES or not await _run_probe(app, report):
+            return False
+        probes += 1
+    return True
+
+
+async def _run_probe(app: App, report: KillReport) -> bool:
+    """Start a run and wait for its end; return whether it has ended."""
+    report.probes += 1
+    run = await app.start(FLOWS[0], {"probe": report.probes})
+    try:
+        await app.runs.wait(run, timeout=PROBE_TIMEOUT_S)
+    except WaitTimeout:
+        return False
+    return True
+
+
+async def wait_for_progress(count: Callable[[], Awaitable[int]], *, below: int, seconds: float) -> bool:
+    """Wait until a count is below a number. Give up, and return False, when it has not fallen for so many seconds: work
+    that is only slow would be reported as stuck runs."""
+    least, deadline = None, time.monotonic() + seconds
+    while (now := await count()) >= below:
+        if least is None or now < least:
+            least, deadline = now, time.monotonic() + seconds
+        if time.monotonic() > deadline:
+            return False
         await asyncio.sleep(0.05)
-    return False
+    return True
+
+
+async def _count_open(app: App) -> int:
+    return len(await app.runs.list(status="open", limit=2 * MAX_OPEN_RUNS))
+
+
+async def _count_live(app: App) -> int:
+    queues = [queue for queue in await app.store.queues() if not queue.name.endswith("-dlq")]
+    return sum(queue.counts[state] for queue in queues for state in LIVE) + await _count_open(app)
 
 
 async def _is_completed(app: App, run: str) -> bool:

@@ -22,7 +22,7 @@ from penstock.stores.sqlite import commit as committing
 from penstock.stores.sqlite import writer as writing
 from penstock.stores.sqlite.statements import COMMIT as SQL
 
-from . import wait_mutants
+from . import child_mutants, wait_mutants
 from .patches import replace, rewrite
 
 
@@ -225,9 +225,9 @@ def cancel_keeps_jobs() -> None:
     _rewrite_sql("cancel_jobs", "state IN (-1, 0, 1, 3)", "state IN (-2)")
     original = claiming.Claimer._is_runnable
 
-    def is_runnable(self: Any, row: Any) -> bool:
+    def is_runnable(self: Any, queue: str, row: Any) -> bool:
         _, _, closed, *_ = row
-        return bool(closed) or original(self, row)
+        return bool(closed) or original(self, queue, row)
 
     replace(claiming.Claimer, "_is_runnable", is_runnable)
 
@@ -341,6 +341,18 @@ mutant("a job that came due while no worker ran is not claimed", "timers")(wait_
 mutant("a cancelled wait expires later", "simulation")(wait_mutants.cancelled_waits_expire)
 mutant("the handler sees the winner of ctx.first before it is recorded", "sweep:functions that race")(
     wait_mutants.winner_used_before_it_is_recorded
+)
+mutant("a child run ends in one commit and its parent is resumed in the next", "sweep:child runs", "calls-kill")(
+    child_mutants.child_end_in_second_commit
+)
+mutant("a call is registered in one commit and its child started in the next", "sweep:child runs", "calls-kill")(
+    child_mutants.child_start_in_second_commit
+)
+mutant("the event of a durable call is in one commit and its memo in the next", "calls-kill")(
+    child_mutants.memo_in_second_commit
+)
+mutant("a run is cancelled in one commit and its children in the next", "sweep:cancelled parent")(
+    child_mutants.children_follow_in_second_commit
 )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from penstock import App
 from penstock.testing.clock import START_MS, FakeClock
 
 from .backends import Backend
-from .config import FAULTS_DIR
+from .fork_server import start
 from .scheduler_process import HANDLERS, fire_due_slots
 
 
@@ -46,9 +44,8 @@ async def race_schedulers(
     async with App(url, handlers=HANDLERS, clock=clock) as app:
         await app.schedules.add("s", every="1s", catch_up="all", **target)
         clock.advance(slots)
-        command = [sys.executable, "-m", "faultkit.scheduler_process", url, "--now", str(clock.now_ms())]
-        command += ["--mutant", mutant] if mutant else []
-        processes = [_SchedulerProcess(command) for _ in range(2 + kills)]
+        arguments = [url, "--now", str(clock.now_ms()), *(("--mutant", mutant) if mutant else ())]
+        processes = [_SchedulerProcess(arguments) for _ in range(2 + kills)]
         try:
             await asyncio.to_thread(_kill, processes, kills, report)
             for process in processes[kills:]:
@@ -69,21 +66,16 @@ async def race_schedulers(
 class _SchedulerProcess:
     """A process with schedulers."""
 
-    def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(
-            command, cwd=FAULTS_DIR, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
+    def __init__(self, arguments: list[str]) -> None:
+        self.process = start("scheduler_process", *arguments)
 
     def begin(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         assert self.process.stdout.readline() == "loaded\n"
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
     def wait_for_slots(self, slots: int) -> None:
         """Wait until the process has fired this number of slots, or has ended."""
-        assert self.process.stdout is not None
         all(self.process.stdout.readline() for _ in range(slots))
 
     def finish(self) -> int:

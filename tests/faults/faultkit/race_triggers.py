@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from penstock import App, flow
 from penstock.testing.history import check, read_history
 
 from .backends import Backend
-from .config import FAULTS_DIR
+from .fork_server import start
 
 
 class TriggerReport(msgspec.Struct):
@@ -64,18 +62,13 @@ async def race_triggers(
 
 def _fire_in_processes(url: str, tokens: Path, times: int, mutant: str | None) -> list[dict[str, Any]]:
     more = ["--mutant", mutant] if mutant else []
-    command = [sys.executable, "-m", "faultkit.trigger_process", url, str(tokens), "--times", str(times), *more]
     processes = [
-        subprocess.Popen(
-            [*command, "--name", name], cwd=FAULTS_DIR, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        start("trigger_process", url, str(tokens), "--times", str(times), *more, "--name", name)
         for name in ("one", "other")
     ]
     for process in processes:
-        assert process.stdout is not None
         assert process.stdout.readline() == "loaded\n"
     for process in processes:
-        assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
     return [json.loads(process.communicate(timeout=600)[0]) for process in processes]

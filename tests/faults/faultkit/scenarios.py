@@ -11,6 +11,7 @@ from penstock import Permanent, Retry, flow, job, step
 from penstock.core.errors import RunError, UnknownJob
 from penstock.testing.history import History, Trigger
 
+from .child_scenarios import CHILD_SCENARIOS
 from .scenario import Sandbox, Scenario
 from .tree_scenarios import TREE_SCENARIOS
 from .wait_scenarios import WAIT_SCENARIOS
@@ -448,5 +449,5 @@ class GracefulStopScenario(Scenario):
 
 SCENARIOS: tuple[Scenario, ...] = (
     LinearFlowScenario(), FanOutScenario(), RetryScenario(), DeadLetterScenario(), CancelScenario(), CompensationScenario(), PlainJobScenario(), ScheduleScenario(), IdempotentStartScenario(),
-    StatePatchScenario(), ExternalEmitScenario(), GracefulStopScenario(), *WAIT_SCENARIOS, *TREE_SCENARIOS,
+    StatePatchScenario(), ExternalEmitScenario(), GracefulStopScenario(), *WAIT_SCENARIOS, *TREE_SCENARIOS, *CHILD_SCENARIOS,
 )  # fmt: skip

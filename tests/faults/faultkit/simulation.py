@@ -31,7 +31,7 @@ from penstock.stores.sqlite import runs as run_rows
 from penstock.testing.clock import START_MS
 from penstock.testing.faults import FaultStore, When
 from penstock.testing.history import Effect, Violation, check, read_history
-from penstock.testing.inline_store import InlineDatabase, InlineStore
+from penstock.testing.threadless_sqlite import InlineDatabase, InlineStore
 
 from . import sim_flows, sim_waits
 from .lease_renewer_task import LeaseRenewerTask

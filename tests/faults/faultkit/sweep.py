@@ -17,6 +17,7 @@ from .backends import SQLITE_MEMORY, Backend
 from .scenario import DeathAt, Outcome, Scenario, run_scenario
 from .scenarios import SCENARIOS
 
+MAX_CALLS = 100_000
 Kind = type[FaultAt]
 LOST: tuple[tuple[Kind, When], ...] = ((FaultAt, "after"), (DeathAt, "after"))
 EVERY: tuple[tuple[Kind, When], ...] = ((FaultAt, "before"), (DeathAt, "before"), *LOST)
@@ -32,11 +33,12 @@ class SweepReport(msgspec.Struct):
 
 def sweep(
     scenario: Scenario, backend: Backend, kinds: tuple[tuple[Kind, When], ...] = EVERY, stop_at: int = 5,
-    methods: tuple[str, ...] = (), max_calls: dict[str, int] | None = None,
+    methods: tuple[str, ...] = (), max_calls: dict[str, int] | None = None, alternates: bool = False,
 ) -> SweepReport:  # fmt: skip
     """Run a scenario with one fault at a time, at every call of every method (or of `methods`).
 
-    `max_calls` is the maximum number of calls of a method, with "*" for methods that it does not name.
+    `max_calls` is the maximum number of calls of a method, with "*" for methods that it does not name. With `alternates`,
+    each call has one fault before and one after it: odd calls fail before and kill the process after, even ones the reverse.
     """
     limits = max_calls or {}
     report = SweepReport()
@@ -45,7 +47,11 @@ def sweep(
     for method in methods or sorted(undisturbed.calls):
         for kind, when in kinds:
             limit = limits.get(method, limits.get("*"))
-            for k, outcome in _inject_at_each_call(scenario, backend, kind, method, when, limit):
+            step = 2 if alternates else 1
+            first = 2 if step == 2 and (kind is DeathAt) == (when == "before") else 1
+            for k, outcome in _inject_at_each_call(
+                scenario, backend, kind, method, when, range(first, MAX_CALLS, step), limit
+            ):
                 report.faults += 1
                 report.methods[method] = max(report.methods.get(method, 0), k)
                 report.problems += [f"{method}#{k} {kind.__name__} {when}: {problem}" for problem in outcome.problems]
@@ -55,11 +61,9 @@ def sweep(
 
 
 def _inject_at_each_call(
-    scenario: Scenario, backend: Backend, kind: Kind, method: str, when: When, limit: int | None
+    scenario: Scenario, backend: Backend, kind: Kind, method: str, when: When, calls: range, limit: int | None
 ) -> Iterator[tuple[int, Outcome]]:
-    k = 0
-    while limit is None or k < limit:
-        k += 1
+    for k in calls[:limit]:
         outcome = run(scenario, backend, lambda: kind(method, k, when))  # noqa: B023
         if not outcome.is_injected:
             return

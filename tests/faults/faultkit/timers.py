@@ -123,7 +123,8 @@ async def jump_clock(
 
 
 async def _are_suspended(app: App, count: int) -> bool:
-    return sum(queue.counts["delayed"] for queue in await app.store.queues() if queue.name == "default") == count
+    rows = [queue.counts for queue in await app.store.queues() if queue.name == "default"]
+    return sum(counts["delayed"] + counts["suspended"] for counts in rows) == count
 
 
 async def _has_ended(app: App) -> bool:

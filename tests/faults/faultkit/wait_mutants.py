@@ -12,7 +12,7 @@ import penstock.commit.committer as group_commit
 import penstock.durable.call_recorder as call_recorder
 import penstock.durable.first as first
 import penstock.durable.session as session
-import penstock.durable.triggers as triggers
+import penstock.durable.trigger_waits as triggers
 import penstock.durable.waits as waits
 import penstock.flows.delivery as deliveries
 from penstock.core.payload import unpack
@@ -36,7 +36,7 @@ def wrap_store(wrap: Wrap) -> None:
     replace(group_commit.Committer, "__init__", init)
 
 
-class _RewritingStore:
+class RewritingStore:
     """Changes units on their way to the store; `later` returns what follows in a second commit."""
 
     def __init__(self, inner: Any, change: Callable[[Unit], Unit], later: Callable[[Unit], Unit | None]) -> None:
@@ -69,7 +69,7 @@ def suspend_without_trigger_check() -> None:
         triggers = [wait for wait in unit.waits if isinstance(wait, NewWait) and wait.kind == "trigger"]
         return msgspec.structs.replace(unit, waits=[wait for wait in unit.waits if wait not in triggers])
 
-    wrap_store(lambda store: _RewritingStore(store, change, lambda _: None))
+    wrap_store(lambda store: RewritingStore(store, change, lambda _: None))
 
 
 def look_back_missing() -> None:
@@ -107,7 +107,7 @@ def timeout_not_recorded() -> None:
 
 def wake_in_second_commit() -> None:
     wrap_store(
-        lambda store: _RewritingStore(
+        lambda store: RewritingStore(
             store,
             lambda unit: msgspec.structs.replace(unit, wakes=[]),
             lambda unit: Unit(f"{unit.id}-wakes", wakes=unit.wakes) if unit.wakes else None,
@@ -144,18 +144,17 @@ def cancelled_waits_expire() -> None:
         await session.expire([SettleWait(wait.id, "expired")])
 
     async def await_first(self: Any, calls: Any, call: Any) -> tuple[str, Any]:
-        with self.exclusive("ctx.first"):
-            await self.start_calls(list(calls.values()))
-            won = (
-                unpack(bytes(call.entry.value))
-                if call.entry is not None
-                else await first.FirstCall(self, calls, call).find_winner()
-            )
-            return won, calls[won].result()
+        await self.start_calls(list(calls.values()))
+        won = (
+            unpack(bytes(call.entry.value))
+            if call.entry is not None
+            else await first.FirstCall(self, calls, call).find_winner()
+        )
+        return won, calls[won].result()
 
     replace(waits, "expire_wait", expire_wait)
     replace(triggers, "expire_wait", expire_wait)
-    replace(call_recorder.CallRecorder, "await_first", await_first)
+    replace(call_recorder.CallRecorder, "_await_first", await_first)
 
 
 def winner_used_before_it_is_recorded() -> None:

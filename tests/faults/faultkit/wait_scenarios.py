@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -206,7 +207,7 @@ class FunctionsRaceScenario(Scenario):
         for id in ("late", "paid"):
             which, did = result_of(history, id)
             assert seen[id] == {which} == {did}, f"{id}: the handler saw {seen[id]}, {which} and {did} are recorded"
-        assert await sandbox.store.waits() == []
+        assert await sandbox.store.waits_by_time() == []
 
 
 class StartOnEventScenario(Scenario):
@@ -223,7 +224,7 @@ class StartOnEventScenario(Scenario):
 
     async def drive(self, sandbox: Sandbox) -> None:
         async with sandbox.app.workers.background():
-            while not await sandbox.store.waits(kind="flow"):
+            while not await sandbox.store.waits_by_time(kind="flow"):
                 await asyncio.sleep(0.1)
             for n in range(3):
                 event = {"n": n, "big": n != 1}
@@ -258,11 +259,56 @@ class CancelWaitScenario(Scenario):
 
     async def check(self, sandbox: Sandbox, history: History) -> None:
         assert [run.status for run in history.runs] == ["cancelled"]
-        assert await sandbox.store.waits() == []
+        assert await sandbox.store.waits_by_time() == []
+
+
+class GatherScenario(Scenario):
+    """Five tool calls of an agent at once, one of which waits for approval: each is recorded once."""
+
+    name = "gather with an approval"
+    triggers = {"agent": {"agent": Trigger(())}}
+    calls = ("tool a", "tool b", "tool c", "tool d", "tool delete", "answer")
+
+    def handlers(self, sandbox: Sandbox) -> Handlers:
+        async def work(name: str) -> str:
+            sandbox.counts[name] += 1
+            await asyncio.sleep(0.2 * len(name))
+            return name
+
+        @flow("agent", emits=[], retry=QUICK)
+        async def agent(ctx: Any) -> Any:
+            sandbox.record(ctx)
+
+            async def tool(name: str) -> str:
+                return str(await ctx.run(f"tool {name}", work, name))
+
+            async def guarded(name: str) -> str:
+                await ctx.wait.event("approved", name="approval")
+                return await tool(name)
+
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(tool(name)) for name in "abcd"]
+                tasks.append(group.create_task(guarded("delete")))
+            return await ctx.run("answer", lambda: " ".join(task.result() for task in tasks))
+
+        return [agent]
+
+    async def drive(self, sandbox: Sandbox) -> None:
+        async with sandbox.app.workers.background():
+            await sandbox.start("agent", "agent-1")
+            await asyncio.sleep(0.1)
+            await sandbox.retry(lambda: sandbox.app.emit("approved", None, key="approved-1"))
+            await sandbox.settle()
+
+    async def check(self, sandbox: Sandbox, history: History) -> None:
+        assert result_of(history, "agent-1") == "a b c d delete"
+        run = next(run for run in history.runs if run.id == "agent-1")
+        recorded = Counter(e.data["call"] for e in run.events if e.kind == "call.completed")
+        assert recorded == Counter(f"{name}#1" for name in self.calls), recorded
 
 
 WAIT_SCENARIOS: tuple[Scenario, ...] = (
     TimeWaitScenario(), EventWaitScenario("event before the wait", 0.2), EventWaitScenario("event during the suspend", 1.0),
     EventWaitScenario("event after the wait", 2.0), TriggerWaitScenario(), FirstScenario(), FunctionsRaceScenario(),
-    StartOnEventScenario(), CancelWaitScenario(),
+    StartOnEventScenario(), CancelWaitScenario(), GatherScenario(),
 )  # fmt: skip

@@ -16,13 +16,13 @@ from typing import Any
 from penstock import App
 from penstock.ports.unit import Committed, Fenced
 
-from . import worker_waits
+from . import worker_calls, worker_waits
 from .line_log import LineLog
 from .worker_flows import FLOWS, HANDLERS, TREE_HANDLERS
 
 
 async def work(options: argparse.Namespace) -> None:
-    app = App(options.url, handlers=[*HANDLERS, *TREE_HANDLERS, *worker_waits.HANDLERS])
+    app = App(options.url, handlers=[*HANDLERS, *TREE_HANDLERS, *worker_waits.HANDLERS, *worker_calls.HANDLERS])
     async with app:
         if options.receipts:
             _record_receipts(app, LineLog(options.receipts))

@@ -1,4 +1,4 @@
-"""`penstock check`."""
+"""`penstock check`: checks open runs against the current code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(
     ] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Check which open runs do not fit the current worker files.
+    """Check open runs against the current code, before a deploy.
 
     Re-executes each open step with its recorded results, up to its first call
     that has none. Reports recorded calls that are no longer made, new calls

@@ -1,17 +1,24 @@
-"""`penstock diagram FLOW`."""
+"""`penstock diagram NAME`: of a flow, a dag, or the version of a dag that a run was started with."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from ...flows.diagram import build_diagram, render_mermaid, render_text
+from ...core.errors import NotFound, UnknownDag
+from ...core.ids import BadId
+from ...dags.definition import Dag
+from ...dags.diagram import build_dag_diagram, describe_dag_diagram
+from ...flows.diagram import Diagram, build_diagram, render_mermaid, render_text
+from ...flows.diagram_data import describe_diagram
 from ...flows.diagram_svg import render_svg
 from ..errors import UsageError
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import has_unicode_output, print_json, print_text
+from ..session import build_store_app
 from .flows import load_registry
 
 Format = Literal["text", "mermaid", "svg"]
@@ -21,18 +28,24 @@ def diagram(
     flow: str,
     /,
     *,
-    format: Annotated[Format, Parameter(help="Output format.")] = "text",
+    version: Annotated[int | None, Parameter(help="Version of a dag. Default: the newest.")] = None,
+    run: Annotated[bool, Parameter(negative="", help="FLOW is a run: draw the version of its dag.")] = False,
+    format: Annotated[Format | None, Parameter(help="Output format. Default: text.")] = None,
     output: Annotated[str | None, Parameter(help="Write to this file.")] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Draw a flow: its steps and the events that connect them.
+    """Draw a flow: its steps and the events that connect them; or a dag: its nodes. With --json, print its nodes and
+    edges.
 
     Parameters
     ----------
     flow
-        The flow's name.
+        The name of the flow or the dag.
     """
-    graph = build_diagram(load_registry(common).flow(flow))
+    graph, described = _find(flow, version, run, common)
+    if common.json and format is None and output is None:
+        print_json(described)
+        return 0
     unicode = output is not None or has_unicode_output()
     drawn = (
         render_svg(graph)
@@ -44,10 +57,34 @@ def diagram(
     if output is not None:
         _write(output, drawn)
     elif common.json:
-        print_json({"flow": flow, "format": format, "diagram": drawn})
+        print_json({"flow": flow, "format": format or "text", "diagram": drawn})
     else:
         print_text(drawn)
     return 0
+
+
+def _find(name: str, version: int | None, is_run: bool, common: CommonOptions) -> tuple[Diagram, dict[str, Any]]:
+    """Return the graph of a flow in the worker files, or else of a dag in the store."""
+    if not is_run and version is None:
+        registry = load_registry(common)
+        if name in registry.flows or (dag := _find_dag(name, common)) is None:
+            known = registry.flow(name)  # raises with the nearest name
+            return build_diagram(known), describe_diagram(known)
+    else:
+        dag = asyncio.run(_load_dag(name, version, is_run, common))
+    return build_dag_diagram(dag), describe_dag_diagram(dag)
+
+
+def _find_dag(name: str, common: CommonOptions) -> Dag | None:
+    try:
+        return asyncio.run(_load_dag(name, None, False, common))
+    except (NotFound, UnknownDag, BadId, UsageError):
+        return None
+
+
+async def _load_dag(name: str, version: int | None, is_run: bool, common: CommonOptions) -> Dag:
+    async with build_store_app(common) as app:
+        return (await app.dags.of_run(name))[0] if is_run else await app.dags.get(name, version=version)
 
 
 def _write(path: str, text: str) -> None:

@@ -32,6 +32,7 @@ def enqueue(
     delay: Annotated[str | None, Parameter(allow_leading_hyphen=True, help=DELAY_HELP)] = None,
     priority: Annotated[int | None, Parameter(help=PRIORITY_HELP)] = None,
     order_key: Annotated[str | None, Parameter(help=ORDER_KEY_HELP)] = None,
+    correlation_id: Annotated[str | None, Parameter(help="Stored with the job and its events.")] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Add a job to a queue; prints its id.
@@ -42,6 +43,7 @@ def enqueue(
         The name of the queue, or of the job's function.
     """
     options = {"key": key, "delay": read_delay(delay), "priority": priority, "order_key": order_key}
+    options["correlation_id"] = correlation_id
     value = read_input(input)
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
         added = asyncio.run(_enqueue(common, queue, value, name, options))
@@ -56,7 +58,7 @@ async def _enqueue(
 ) -> dict[str, object]:
     refuse_memory_store(common)
     key = options["key"]
-    async with build_worker_app(common) as app:
+    async with build_worker_app(common, may_be_remote=True) as app:
         queue, name = await _find_queue(app, target, name)
         existing = await app.store.job(check_job_id(key)) if key is not None else None
         id = await app.enqueue(queue, input, name=name, **options)
@@ -69,7 +71,7 @@ async def _find_queue(app: App, target: str, name: str | None) -> tuple[str, str
     named = sorted(job for queue, job in jobs if queue == target)
     if named and name is None and not {"*", target} & set(named):
         raise UnknownJob(
-            f"queue {target!r} has only handlers of named jobs; pass --name {named[0]}"
+            f"the handlers of queue {target!r} process only jobs with their own name; pass --name {named[0]}"
             + (f" (known names: {', '.join(named)})" if len(named) > 1 else "")
         )
     if named or not app.registry.handlers():
@@ -83,5 +85,5 @@ async def _find_queue(app: App, target: str, name: str | None) -> tuple[str, str
     listed = f"known job queues: {', '.join(queues) or 'none'}; known jobs: {', '.join(names) or 'none'}"
     hint = did_you_mean(target, {*queues, *names}) or listed
     if target in app.registry.queues():
-        hint = f"it is a queue of steps; `penstock start FLOW` adds to it; {hint}"
+        hint = f"{target!r} is a queue of steps: use `penstock start FLOW` to start a run; {hint}"
     raise UnknownQueue(f"no job or job queue named {target!r}; {hint}")

@@ -1,4 +1,4 @@
-"""`penstock events STREAM`."""
+"""`penstock events STREAM` and `penstock events --all`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from ...app import App
@@ -17,7 +18,8 @@ from ...core.errors import UnknownRun
 from ...core.events import Event, encode_event
 from ...core.ids import check_id, event_seq
 from ...core.text import escape_json, escape_line
-from ..errors import EXIT_INTERRUPTED, warn
+from ...ports.store import FeedItem
+from ..errors import EXIT_INTERRUPTED, UsageError, warn
 from ..live import follow_until_end
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import has_unicode_output, print_text
@@ -31,27 +33,37 @@ _FAILURES = ("step.failed", "job.failed")
 
 
 def events(
-    stream: str,
+    stream: str | None = None,
     /,
     *,
+    all: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Events of all streams, in the order of commits.")
+    ] = False,
     follow: Annotated[
         bool, Parameter(negative="", show_default=False, help="Keep printing new events until the run ends.")
     ] = False,
-    after: Annotated[str | None, Parameter(help="Only events after the event with this id.")] = None,
+    after: Annotated[
+        str | None, Parameter(help="Only events after the event with this id; with --all, after this cursor.")
+    ] = None,
     limit: Annotated[int | None, Parameter(help="Maximum number of events, oldest first.")] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Print the events of a run or any other stream, oldest first.
+    """Print the events of a run, of any other stream, or of all streams, oldest first.
 
-    With --json, each line is one event as it is stored.
+    With --json, each line is one event as it is stored; with --all also its stream and its cursor, which --after
+    continues at. '--after latest' prints new events only.
 
     Parameters
     ----------
     stream
         A run's id, or a stream's name: nq:flow:ID, nq:queue:NAME, nq:global.
     """
+    if (stream is None) != all:
+        raise UsageError("pass either a run's id or a stream's name, or --all for the events of all streams")
     if limit is not None:
         read_limit(limit)
+    if stream is None:
+        return asyncio.run(_feed(follow, after, limit, common))
     if after is not None:
         event_seq(after)
     return asyncio.run(_events(stream, follow, after, limit, common))
@@ -67,6 +79,35 @@ async def _events(stream: str, follow: bool, after: str | None, limit: int | Non
         if not printing.result() and after is None:
             warn(f"No events in {stream}.")
         return 0
+
+
+async def _feed(follow: bool, after: str | None, limit: int | None, common: CommonOptions) -> int:
+    async with build_store_app(common) as app:
+        items = app.events.feed(after=after, follow=follow)
+        printing = asyncio.create_task(_print_feed(items, limit, common.json))
+        with handle_stop_signals(lambda: printing.cancel()):
+            await asyncio.wait((printing,))
+        if printing.cancelled():
+            return EXIT_INTERRUPTED
+        if not printing.result() and after is None:
+            warn("No events.")
+        return 0
+
+
+async def _print_feed(source: AsyncIterator[FeedItem], limit: int | None, json: bool) -> int:
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    count = 0
+    async with aclosing(source) as items:  # type: ignore[type-var]
+        async for item in items:
+            if json:
+                head = f'{{"cursor":"{item.cursor}","stream":{msgspec.json.encode(item.stream).decode()},'
+                print_text(head + _json(item.event)[1:])
+            else:
+                print_text(_cut(f"{escape_line(item.stream):<30}  {_line(item.event, None)}", width))
+            count += 1
+            if count == limit:
+                break
+    return count
 
 
 async def _open_source(app: App, stream: str, follow: bool, after: str | None) -> AsyncIterator[Event]:
@@ -132,5 +173,8 @@ def _line(event: Event, width: int | None) -> str:
         attempt,
         "" if data is None else one_line(data, 100_000),
     ]
-    text = escape_line("  ".join(part for part in parts if part))
+    return _cut(escape_line("  ".join(part for part in parts if part)), width)
+
+
+def _cut(text: str, width: int | None) -> str:
     return text if width is None or len(text) <= width else text[: width - 1] + "…"

@@ -44,4 +44,4 @@ def fire(
 async def _fire(common: CommonOptions, token: str, data: Any, sign: bool) -> str:
     async with build_store_app(common) as app:
         signature = await app.waits.sign(token, data) if sign else None
-        return await app.waits.fire(token, data, signature=signature)
+        return await app.waits.fire(token, data, signature=signature, source="cli")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from typing import Any
 
 from cyclopts import App as Commands
 
+from ...app.flows import flow_to_dict
 from ...flows.diagram import build_diagram, render_text
-from ...handlers.registry import Flow, Registry
+from ...handlers.registry import Registry
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import has_unicode_output, print_json, print_text
 from ..session import build_worker_app
@@ -53,27 +53,3 @@ def load_registry(common: CommonOptions) -> Registry:
     """Load the worker files without opening a store."""
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
         return build_worker_app(common).registry
-
-
-def flow_to_dict(flow: Flow) -> dict[str, Any]:
-    """Return what `flows --json` prints."""
-    steps = {
-        name: {
-            "queue": step.handler.queue_name,
-            "on": list(step.kinds),
-            "mode": step.mode if step.kinds else None,
-            "emits": list(step.emits) if step.emits is not None else None,
-            "attempts": step.handler.retry.attempts,
-            "compensation": step.compensation,
-            "file": step.handler.where,
-        }
-        for name, step in flow.steps.items()
-    }
-    definition = flow.definition
-    return {
-        "flow": flow.name,
-        "version": definition.version,
-        "entry": definition.entry.name,
-        "accepts": list(definition.accepts),
-        "steps": steps,
-    }

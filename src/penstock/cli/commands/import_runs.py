@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ...app import App
-from ...app.export import read_runs
+from ...app.export import import_file
+from ...app.export_file import open_export
 from ...settings import Settings
 from ..errors import UsageError
 from ..options import COMMON_DEFAULTS, CommonOptions
@@ -26,7 +28,7 @@ import_.command(pgboss)
 
 
 @import_.default
-def import_file(
+def import_export(
     file: Annotated[str, Parameter(allow_leading_hyphen=True)], /, *, common: CommonOptions = COMMON_DEFAULTS
 ) -> int:
     """Import runs written by 'export' into a store, which is created if it does not exist.
@@ -39,26 +41,30 @@ def import_file(
         The file; - reads standard input.
     """
     refuse_memory_store(common)
-    data = _read(check_positional(file))
     if common.dir is not None:
         check_dir(common.dir)
     configure_logging(Settings.load({"url": common.url}), verbose=False)
-    count = asyncio.run(_import(common, data))
+    with _open(check_positional(file)) as opened:
+        count = asyncio.run(_import(common, opened))
     print_result(f"Imported {pluralize(count, 'run')}.", {"runs": count}, json=common.json)
     return 0
 
 
-async def _import(common: CommonOptions, data: bytes) -> int:
-    total = sum(1 for _ in read_runs(data))  # finds a bad line before the store is opened
-    async with App(common.url, handlers=()) as app:
-        with show_progress("Importing", total) as advance:
-            return len(await app.runs.import_(data, on_run=lambda _: advance()))
+async def _import(common: CommonOptions, file: BinaryIO) -> int:
+    with open_export(file) as saved:
+        total = sum(1 for _ in saved.check())  # finds a bad line before the store is opened
+        async with App(common.url, handlers=()) as app:
+            with show_progress("Importing", total) as advance:
+                return len(await import_file(app, saved, lambda _: advance()))
 
 
-def _read(file: str) -> bytes:
+def _open(file: str) -> AbstractContextManager[BinaryIO]:
     if file == "-":
-        return sys.stdin.buffer.read()
+        if sys.stdin is None:
+            raise UsageError("standard input is closed; pass the path of a FILE")
+        return nullcontext(sys.stdin.buffer)
     try:
-        return Path(file).read_bytes()
-    except OSError as problem:
-        raise UsageError(f"cannot read {file}: {problem.strerror}") from None
+        return Path(file).open("rb")
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise UsageError(f"cannot read {file}: {reason}") from None

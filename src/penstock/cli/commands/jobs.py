@@ -1,4 +1,4 @@
-"""`penstock jobs list|show|retry|remove|promote`."""
+"""`penstock jobs list|show|retry|cancel|remove|promote`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ...app import App
-from ...app.views import JobView
+from ...app.views import JobPage, JobView
 from ...app.waits import describe_wait
 from ...core.errors import RunError
 from ...ports.unit import JobState
-from ..errors import EXIT_FAILED
+from ..errors import EXIT_FAILED, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import Reveal, SecretFilter, Yes, confirm, print_text
 from ..parse import read_limit
+from ..preview import DryRun, IfAttempt, print_dry_run
 from ..run_view import error_lines
 from ..session import build_store_app
 from ..tables import print_object, print_result, print_rows
 
-jobs = Commands(name="jobs", help="List the jobs of a queue; show, retry, remove or promote one.")
+jobs = Commands(name="jobs", help="List the jobs of a queue; show, retry, cancel, remove or promote one.")
 _ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 _COLUMNS = ("id", "name", "state", "attempt", "run", "createdAt", "due", "error")
 
@@ -32,9 +33,15 @@ def list_jobs(
     queue: str,
     /,
     *,
-    state: Annotated[JobState | None, Parameter(help="Only jobs in this state; default unfinished jobs.")] = None,
-    after: Annotated[str | None, Parameter(help="Only jobs after the job with this id; requires --state.")] = None,
-    limit: Annotated[int, Parameter(help="Maximum number of jobs per state.")] = 50,
+    state: Annotated[
+        list[JobState] | None,
+        Parameter(negative="", help="Only jobs in this state; may be repeated. Default: unfinished jobs."),
+    ] = None,
+    name: Annotated[str | None, Parameter(help="Only jobs with this name.")] = None,
+    after: Annotated[
+        str | None, Parameter(help="Only jobs after this one: an id, or the cursor that the page before printed.")
+    ] = None,
+    limit: Annotated[int, Parameter(help="Maximum number of jobs.")] = 50,
     reveal: Reveal = False,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
@@ -46,17 +53,22 @@ def list_jobs(
         The queue's name.
     """
     secrets = SecretFilter(common, reveal)
-    rows = asyncio.run(_list(common, queue, state, after, read_limit(limit)))
+    rows = asyncio.run(_list(common, queue, state, name, after, read_limit(limit)))
     columns = (*_COLUMNS, "unreadable") if any(row.unreadable for row in rows) else _COLUMNS
     print_rows(
-        [job_to_dict(row, secrets) for row in rows], columns, json=common.json, empty=_describe_none(queue, state)
+        [job_to_dict(row, secrets) for row in rows], columns, json=common.json, empty=_describe_none(queue, state, name)
     )
+    if rows.is_cut or (rows.cursor is not None and state is None):
+        found = "The look-up stopped after 10,000 jobs" if rows.is_cut else "There may be more jobs"
+        warn(f"{found}; continue with --after {rows.cursor}.")
     return 0
 
 
-def _describe_none(queue: str, state: JobState | None) -> str:
-    if state is not None:
-        return f"No {state.value} jobs in queue {queue}."
+def _describe_none(queue: str, states: list[JobState] | None, name: str | None) -> str:
+    if name is not None:
+        return f"No such jobs with the name {name} in queue {queue}."
+    if states:
+        return f"No {' or '.join(state.value for state in states)} jobs in queue {queue}."
     return f"No unfinished jobs in queue {queue}; --state completed and --state failed list the others."
 
 
@@ -70,7 +82,7 @@ def show(id: str, /, *, reveal: Reveal = False, common: CommonOptions = COMMON_D
         The job's id.
     """
     secrets = SecretFilter(common, reveal)
-    row, children = asyncio.run(_job(common, id))
+    row, children, waits = asyncio.run(_job(common, id))
     found = job_to_dict(row, secrets)
     if any(children.values()):
         found["children"] = children
@@ -80,13 +92,22 @@ def show(id: str, /, *, reveal: Reveal = False, common: CommonOptions = COMMON_D
     if common.json:
         found |= {"frames": error.get("frames", []), "deadLetter": error.get("deadLetter")} if error else {}
     print_object(found, json=common.json)
+    if waits and not common.json:
+        print_text(f"It is {waits}. `penstock doctor {row.run}` explains how to resolve the wait.")
     if row.state is JobState.FAILED and error and not common.json:
         print_text(*error_lines(secrets.redact_fields(error, "error", "frames")))
     return 0
 
 
 @jobs.command
-def retry(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+def retry(
+    id: str,
+    /,
+    *,
+    dry_run: DryRun = False,
+    if_attempt: IfAttempt = None,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
     """Put a failed or cancelled job back into its queue with a fresh set of attempts.
 
     Parameters
@@ -94,13 +115,41 @@ def retry(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     id
         The job's id.
     """
-    asyncio.run(_act(common, id, "only failed and cancelled jobs can be retried", lambda app: app.jobs.retry(id)))
+    if dry_run:
+        return print_dry_run(common, lambda app: app.jobs.retry(id, dry_run=True, version=if_attempt))
+    refusal = "only failed and cancelled jobs can be retried"
+    asyncio.run(_act(common, id, refusal, lambda app: app.jobs.retry(id, version=if_attempt)))
     print_result(f"Job {id} is waiting again.", {"id": id, "retried": True}, json=common.json)
     return 0
 
 
 @jobs.command
-def promote(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+def cancel(
+    id: str,
+    /,
+    *,
+    reason: Annotated[str, Parameter(help="Recorded with the cancellation.")] = "cancelled",
+    dry_run: DryRun = False,
+    if_attempt: IfAttempt = None,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Cancel a job and its children. Running code is interrupted.
+
+    Parameters
+    ----------
+    id
+        The job's id.
+    """
+    if dry_run:
+        return print_dry_run(common, lambda app: app.jobs.cancel(id, reason, dry_run=True, version=if_attempt))
+    refusal = "only open jobs can be cancelled"
+    asyncio.run(_act(common, id, refusal, lambda app: app.jobs.cancel(id, reason, version=if_attempt)))
+    print_result(f"Job {id} is cancelled.", {"id": id, "cancelled": True}, json=common.json)
+    return 0
+
+
+@jobs.command
+def promote(id: str, /, *, dry_run: DryRun = False, common: CommonOptions = COMMON_DEFAULTS) -> int:
     """Make a delayed job due now.
 
     Parameters
@@ -108,13 +157,15 @@ def promote(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     id
         The job's id.
     """
+    if dry_run:
+        return print_dry_run(common, lambda app: app.jobs.promote(id, dry_run=True))
     asyncio.run(_act(common, id, "only delayed jobs can be promoted", lambda app: app.jobs.promote(id)))
     print_result(f"Job {id} is due now.", {"id": id, "promoted": True}, json=common.json)
     return 0
 
 
 @jobs.command
-def remove(id: str, /, *, yes: Yes = False, common: CommonOptions = COMMON_DEFAULTS) -> int:
+def remove(id: str, /, *, yes: Yes = False, dry_run: DryRun = False, common: CommonOptions = COMMON_DEFAULTS) -> int:
     """Delete a job that no worker is running.
 
     Parameters
@@ -122,6 +173,8 @@ def remove(id: str, /, *, yes: Yes = False, common: CommonOptions = COMMON_DEFAU
     id
         The job's id.
     """
+    if dry_run:
+        return print_dry_run(common, lambda app: app.jobs.remove(id, dry_run=True))
     if not confirm(f"Delete job {id}?", yes):
         return EXIT_FAILED
     asyncio.run(_act(common, id, "a worker is running it", lambda app: app.jobs.remove(id)))
@@ -130,18 +183,27 @@ def remove(id: str, /, *, yes: Yes = False, common: CommonOptions = COMMON_DEFAU
 
 
 async def _list(
-    common: CommonOptions, queue: str, state: JobState | None, after: str | None, limit: int
-) -> list[JobView]:
-    states = (state,) if state is not None else tuple(one for one in JobState if one not in _ENDED)
+    common: CommonOptions, queue: str, states: list[JobState] | None, name: str | None, after: str | None, limit: int
+) -> JobPage:
+    wanted = states or [one for one in JobState if one not in _ENDED]
     async with build_store_app(common) as app:
         await app.queues.counts(queue)  # an unknown queue is an error, not an empty list
-        pages = [await app.jobs.list(queue, one, after=after, limit=limit) for one in states]
-    return [row for page in pages for row in page]
+        return await app.jobs.list(queue, states=wanted, name=name, after=after, limit=limit)
 
 
-async def _job(common: CommonOptions, id: str) -> tuple[JobView, dict[str, int]]:
+async def _job(common: CommonOptions, id: str) -> tuple[JobView, dict[str, int], str]:
     async with build_store_app(common) as app:
-        return await app.jobs.get(id), await app.jobs.count_children(id)
+        row = await app.jobs.get(id)
+        return row, await app.jobs.count_children(id), await _describe_waits(app, row)
+
+
+async def _describe_waits(app: App, row: JobView) -> str:
+    """Return what a suspended step waits for; "" if the job is not one."""
+    if row.run is None or row.state is not JobState.SUSPENDED:
+        return ""
+    waits = await app.waits.list(run=row.run, limit=1000)
+    own = [wait for wait in waits if row.id.startswith(f"{row.run}.{wait.step}.")]
+    return "; ".join(describe_wait(wait, app._bodies) for wait in own)
 
 
 async def _act(common: CommonOptions, id: str, refusal: str, act: Callable[[App], Awaitable[bool]]) -> None:
@@ -150,10 +212,8 @@ async def _act(common: CommonOptions, id: str, refusal: str, act: Callable[[App]
         if row.run is not None and row.state in (JobState.FAILED, JobState.CANCELLED):
             refusal = f"it is a step of run {row.run}; run `penstock runs retry {row.run}`"
         if row.run is not None and row.state is JobState.SUSPENDED:
-            waits = await app.waits.list(run=row.run, limit=1000)
-            own = [wait for wait in waits if row.id.startswith(f"{row.run}.{wait.step}.")]
-            text = "; ".join(f"it is {describe_wait(wait, app._bodies)}" for wait in own) or "it waits"
-            refusal = f"{text}. `penstock doctor {row.run}` explains how to resolve the wait"
+            text = await _describe_waits(app, row)
+            refusal = f"it is {text or 'waiting'}. `penstock doctor {row.run}` explains how to resolve the wait"
         if not await act(app):
             raise RunError(f"job {id!r} is {row.state.value}; {refusal}")
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from ...app import App
-from ...app.store_urls import mask, open_store
+from ...app.store_urls import is_memory_url, mask, open_store, sqlite_path
 from ...core.clock import SystemClock
 from ...ports.store import Migratable
 from ...settings import Settings
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json, print_text
-from ..session import build_store_app
+from ..session import build_store_app, refuse_server
 from ..tables import pluralize
 
 
@@ -22,13 +23,16 @@ def migrate(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
     Commands that read or change existing work never do. Other stores have no
     migrations.
     """
-    app = build_store_app(common)
-    applied = asyncio.run(_migrate(app))
-    where = mask(Settings.load({"url": common.url}).url)
+    refuse_server(common)
+    url = Settings.load({"url": common.url}).url
+    where = mask(url)
+    is_new_file = url.startswith("sqlite:") and not is_memory_url(url) and not Path(sqlite_path(url)).exists()
+    applied = None if is_new_file else asyncio.run(_migrate(build_store_app(common)))
     if common.json:
         print_json({"url": where, "applied": applied})
     elif applied is None:
-        print_text(f"{where} needs no migrations.")
+        created = ": its tables are created when work is first started" if is_new_file else ""
+        print_text(f"{where} needs no migrations{created}.")
     else:
         print_text(
             f"{where}: {pluralize(len(applied), 'migration')} applied." if applied else f"{where} is up to date."

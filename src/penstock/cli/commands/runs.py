@@ -1,9 +1,10 @@
-"""`penstock runs list|show|pause|resume|cancel|retry|replay|fork`."""
+"""`penstock runs list|show|pause|resume|cancel|retry|replay|fork|bulk`."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence, Set
 from contextlib import redirect_stdout
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from rich.console import Console
 from ...app import App
 from ...app.arguments import UNSET
 from ...app.dead_letters import RedriveResult
+from ...app.live_workers import advise_run
 from ...app.views import RunSummary
 from ...core.clock import from_iso
 from ...core.durations import format_ms
@@ -26,14 +28,16 @@ from ..errors import EXIT_FAILED, warn
 from ..options import COMMON_DEFAULTS, KEY_HELP, CommonOptions
 from ..output import Yes, confirm, has_unicode_output, print_json, print_text, run_to_dict
 from ..parse import read_ago, read_input, read_limit, read_tags
+from ..preview import DryRun, IfVersion, print_dry_run
 from ..run_view import RunPanel, failure_lines, one_line, render_text
-from ..session import build_admin_app, build_store_app
+from ..session import build_admin_app, build_store_app, is_server_url
 from ..tables import print_result, print_rows
 from .dlq import print_redriven
+from .run_bulk import bulk
 
 _COLUMNS = ("id", "flow", "status", "createdAt", "took", "waitsFor", "unreadable")
 UNREADABLE = "unreadable"  # shown instead of the status of a run whose record cannot be read
-MAX_LOG_LINES, MAX_LINE_CHARS = 20, 1000
+MAX_LOG_LINES, MAX_STATE_KEYS, MAX_LINE_CHARS, MAX_CHILDREN = 20, 20, 1000, 10
 runs = Commands(name="runs", help="List runs, newest first; show, pause, resume, cancel, retry, replay or fork one.")
 
 
@@ -49,9 +53,16 @@ def list_runs(
     tag: Annotated[
         list[str] | None, Parameter(negative="", help="Only runs with this tag, name=value; may be repeated.")
     ] = None,
+    attribute: Annotated[
+        list[str] | None, Parameter(negative="", help="Only runs with this attribute, name=value; may be repeated.")
+    ] = None,
+    correlation_id: Annotated[str | None, Parameter(help="Only runs with this correlation id.")] = None,
+    step: Annotated[str | None, Parameter(help="Only runs in which this step failed.")] = None,
+    error: Annotated[str | None, Parameter(help="Only runs that failed with an error that has these words.")] = None,
     where: Annotated[
         str | None, Parameter(allow_leading_hyphen=True, help="Only runs whose input contains this JSON (@FILE, -).")
     ] = None,
+    parent: Annotated[str | None, Parameter(help="Only runs that the run with this id started.")] = None,
     since: Annotated[str | None, Parameter(help="Only runs started after this time, or in the last 2h.")] = None,
     until: Annotated[str | None, Parameter(help="Only runs started before this time, or over 2h ago.")] = None,
     before: Annotated[str | None, Parameter(help="Only runs older than the run with this id.")] = None,
@@ -63,7 +74,12 @@ def list_runs(
         "flow": flow,
         "status": status,
         "tags": read_tags(tag),
+        "attributes": read_tags(attribute, "--attribute"),
+        "correlation_id": correlation_id,
+        "step": step,
+        "error": error,
         "where": read_input(where, "--where"),
+        "parent": parent,
         "since": read_ago(since, "--since"),
         "until": read_ago(until, "--until"),
         "before": before,
@@ -78,7 +94,13 @@ def list_runs(
 
 
 @runs.command
-def show(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+def show(
+    id: str,
+    /,
+    *,
+    at: Annotated[str | None, Parameter(help="Show the run as it was just after the event with this id.")] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
     """Show a run with its steps, logs and result or error.
 
     Parameters
@@ -86,13 +108,17 @@ def show(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     id
         The run's id.
     """
-    view, now = asyncio.run(_show(common, id))
+    view, now, advice, children = asyncio.run(_show(common, id, at))
+    details = [*_details(view), *_links(view, children)]
     if common.json:
-        print_json(run_to_dict(view))
+        more = {"children": [_run_row_to_dict(row) for row in children]} if children else {}
+        print_json({**run_to_dict(view), **more})
     elif sys.stdout.isatty():
-        Console().print(RunPanel(view, _FrozenClock(now)), *_details(view), sep="\n", markup=False, highlight=False)
+        Console().print(RunPanel(view, _FrozenClock(now)), *details, sep="\n", markup=False, highlight=False)
     else:
-        print_text(render_text(view, now, has_unicode_output()), *_details(view))
+        print_text(render_text(view, now, has_unicode_output()), *details)
+    for sentence in advice:
+        warn(sentence)
     return 0
 
 
@@ -102,6 +128,8 @@ def pause(
     /,
     *,
     reason: Annotated[str, Parameter(help="Reason to record.")] = "paused by request",
+    dry_run: DryRun = False,
+    if_version: IfVersion = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Pause a run: running steps finish, no other step starts. Its waits can still resolve.
@@ -111,7 +139,9 @@ def pause(
     id
         The run's id.
     """
-    asyncio.run(_pause(common, id, reason))
+    if dry_run:
+        return print_dry_run(common, lambda app: app.runs.pause(id, reason, dry_run=True, version=if_version))
+    asyncio.run(_pause(common, id, reason, if_version))
     print_result(f"Run {id} is paused.", {"id": id, "paused": True}, json=common.json)
     return 0
 
@@ -122,6 +152,8 @@ def resume(
     /,
     *,
     reason: Annotated[str, Parameter(help="Reason to record.")] = "resumed by request",
+    dry_run: DryRun = False,
+    if_version: IfVersion = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Resume a paused run, with everything that arrived in the meantime.
@@ -131,7 +163,9 @@ def resume(
     id
         The run's id.
     """
-    asyncio.run(_resume(common, id, reason))
+    if dry_run:
+        return print_dry_run(common, lambda app: app.runs.resume(id, reason, dry_run=True, version=if_version))
+    asyncio.run(_resume(common, id, reason, if_version))
     print_result(f"Run {id} is resumed.", {"id": id, "paused": False}, json=common.json)
     return 0
 
@@ -165,6 +199,8 @@ def cancel(
     *,
     reason: Annotated[str, Parameter(help="Reason to record.")] = "cancelled by request",
     yes: Yes = False,
+    dry_run: DryRun = False,
+    if_version: IfVersion = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Cancel a run permanently: queued steps are dropped, running ones are notified.
@@ -174,15 +210,24 @@ def cancel(
     id
         The run's id.
     """
+    if dry_run:
+        return print_dry_run(common, lambda app: app.runs.cancel(id, reason, dry_run=True, version=if_version))
     if not confirm(f"Cancel run {id} permanently?", yes):
         return EXIT_FAILED
-    asyncio.run(_cancel(common, id, reason))
+    asyncio.run(_cancel(common, id, reason, if_version))
     print_result(f"Run {id} is cancelled.", {"id": id, "cancelled": True}, json=common.json)
     return 0
 
 
 @runs.command
-def retry(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+def retry(
+    id: str,
+    /,
+    *,
+    dry_run: DryRun = False,
+    if_version: IfVersion = None,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
     """Retry the failed steps of a failed run; they keep their recorded results. A worker continues the run.
 
     Parameters
@@ -190,7 +235,9 @@ def retry(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     id
         The run's id.
     """
-    return print_redriven(asyncio.run(_retry(common, id)), common.json, "Retried", "step")
+    if dry_run:
+        return print_dry_run(common, lambda app: app.runs.retry(id, dry_run=True, version=if_version))
+    return print_redriven(asyncio.run(_retry(common, id, if_version)), common.json, "Retried", "step")
 
 
 @runs.command
@@ -200,6 +247,8 @@ def replay(
     *,
     input: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Another input: JSON, @FILE or -.")] = None,
     key: Annotated[str | None, Parameter(help=KEY_HELP)] = None,
+    dry_run: DryRun = False,
+    if_version: IfVersion = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Start a new run of the same flow with the recorded input; prints its id.
@@ -210,12 +259,18 @@ def replay(
         The run's id.
     """
     value = UNSET if input is None else read_input(input)
+    options: dict[str, Any] = {"input": value, "key": key, "version": if_version}
+    if dry_run:
+        return print_dry_run(common, lambda app: app.runs.replay(id, dry_run=True, **options))
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
-        new = asyncio.run(_replay(common, id, value, key))
+        new = asyncio.run(_replay(common, id, options))
     print_result(new, {"id": new, "replayOf": id}, json=common.json)
     if sys.stderr.isatty() and sys.stdout.isatty():
         warn(f"Started. Watch it with `penstock tail {new}`.")
     return 0
+
+
+runs.command(bulk)
 
 
 async def _list(common: CommonOptions, filters: dict[str, Any]) -> list[RunSummary]:
@@ -230,21 +285,38 @@ async def _list(common: CommonOptions, filters: dict[str, Any]) -> list[RunSumma
         return rows
 
 
-async def _show(common: CommonOptions, id: str) -> tuple[RunView, int]:
+async def _show(
+    common: CommonOptions, id: str, at: str | None
+) -> tuple[RunView, int, Sequence[str], Sequence[RunSummary]]:
     async with build_store_app(common) as app:
-        return await app.runs.get(id), app.clock.now_ms()
+        if at is not None:
+            return await app.runs.at(id, at), int(at.partition("-")[0]), [], ()  # the time of that event
+        view, children = await app.runs.get(id), await app.runs.children(id, limit=MAX_CHILDREN + 1)
+        if is_server_url(common):
+            return view, app.clock.now_ms(), [], children
+        advice = await advise_run(app, id)
+        if not common.json:
+            _mark_unclaimed(view, advice.unclaimed)
+        return view, app.clock.now_ms(), advice.sentences, children
 
 
-async def _pause(common: CommonOptions, id: str, reason: str) -> None:
+def _mark_unclaimed(view: RunView, unclaimed: Set[str]) -> None:
+    """Show no step as running whose worker is gone: the next worker runs it again."""
+    for step in view.steps.values():
+        if step.status == "running" and f"{view.id}.{step.step}.{step.n}" in unclaimed:
+            step.status, step.error = "retrying", "its worker is gone, and no other has claimed it"
+
+
+async def _pause(common: CommonOptions, id: str, reason: str, version: int | None) -> None:
     async with build_store_app(common) as app:
-        if not await app.runs.pause(id, reason):
+        if not await app.runs.pause(id, reason, version=version):
             status = (await app.runs.get(id)).status
             raise RunError(f"run {id!r} is already {status}" + ("" if status == PAUSED else " and cannot be paused"))
 
 
-async def _resume(common: CommonOptions, id: str, reason: str) -> None:
+async def _resume(common: CommonOptions, id: str, reason: str, version: int | None) -> None:
     async with build_store_app(common) as app:
-        if not await app.runs.resume(id, reason):
+        if not await app.runs.resume(id, reason, version=version):
             raise RunError(f"run {id!r} is {(await app.runs.get(id)).status}, not paused")
 
 
@@ -257,22 +329,22 @@ async def _fork(common: CommonOptions, id: str, at: str, key: str | None) -> str
         return new
 
 
-async def _cancel(common: CommonOptions, id: str, reason: str) -> None:
+async def _cancel(common: CommonOptions, id: str, reason: str, version: int | None) -> None:
     async with build_store_app(common) as app:
-        if not await app.runs.cancel(id, reason):
+        if not await app.runs.cancel(id, reason, version=version):
             status = (await app.runs.get(id)).status
             raise RunError(f"run {id!r} is already {status}")
 
 
-async def _retry(common: CommonOptions, id: str) -> RedriveResult:
+async def _retry(common: CommonOptions, id: str, version: int | None) -> RedriveResult:
     async with build_admin_app(common) as app:
-        return await app.runs.retry(id)
+        return await app.runs.retry(id, version=version)
 
 
-async def _replay(common: CommonOptions, id: str, input: Any, key: str | None) -> str:
+async def _replay(common: CommonOptions, id: str, options: dict[str, Any]) -> str:
     async with build_admin_app(common) as app:
-        existing = await _exists(app, key)
-        new = await app.runs.replay(id, input=input, key=key)
+        existing = await _exists(app, options["key"])
+        new: str = await app.runs.replay(id, **options)
         if existing:
             warn(f"Run {new} already exists; nothing was started.")
         return new
@@ -283,12 +355,32 @@ async def _exists(app: App, key: str | None) -> bool:
 
 
 def _details(view: RunView) -> list[str]:
-    logs = [
-        f"{log['ts']} {log['level']} {log['step']}: {one_line(log['msg'], MAX_LINE_CHARS)}"
-        for log in view.logs[-MAX_LOG_LINES:]
-    ]
+    logs = map(_log_line, view.logs[-MAX_LOG_LINES:])
     problem = [f"unreadable: {escape_line(view.unreadable)}"] if view.unreadable is not None else []
-    return [*problem, f"input {one_line(view.input, MAX_LINE_CHARS)}", *map(escape_line, logs), *failure_lines(view)]
+    values = f"input {one_line(view.input, MAX_LINE_CHARS)}", *_state_lines(view)
+    return [*problem, *values, *map(escape_line, logs), *failure_lines(view)]
+
+
+def _state_lines(view: RunView) -> list[str]:
+    """Return the state of the run, as of the last event that is shown."""
+    lines = [f"state {key} {one_line(value, MAX_LINE_CHARS)}" for key, value in view.state.items()]
+    more = [f"{len(lines) - MAX_STATE_KEYS} more keys of state"] if len(lines) > MAX_STATE_KEYS else []
+    return [*map(escape_line, lines[:MAX_STATE_KEYS]), *more]
+
+
+def _log_line(log: dict[str, Any]) -> str:
+    fields = f" {one_line(log['fields'], MAX_LINE_CHARS)}" if log.get("fields") else ""
+    return f"{log['ts']} {log['level']} {log['step']}: {one_line(log['msg'], MAX_LINE_CHARS)}{fields}"
+
+
+def _links(view: RunView, children: Sequence[RunSummary]) -> list[str]:
+    """Return lines on the run that started this one, and on those that it started."""
+    parent = [f"parent {view.parent}"] if view.parent is not None else []
+    if view.root not in (None, view.parent):
+        parent.append(f"root {view.root}")
+    lines = [f"child {row.id} {row.status}" for row in children[:MAX_CHILDREN]]
+    more = [f"more children: penstock runs list --parent {view.id}"] if len(children) > MAX_CHILDREN else []
+    return [*map(escape_line, parent), *map(escape_line, lines), *more]
 
 
 def _run_row_to_dict(row: RunSummary) -> dict[str, Any]:
@@ -301,6 +393,9 @@ def _run_row_to_dict(row: RunSummary) -> dict[str, Any]:
         **times,
         "waitsFor": "; ".join(row.waits_for) or None,
         "unreadable": row.unreadable,
+        "parent": row.parent,
+        "root": row.root,
+        "depth": row.depth,
     }
 
 

@@ -1,8 +1,9 @@
-"""`penstock schedules list|add|remove|pause|resume|run-now`."""
+"""`penstock schedules list|add|remove|deactivate|pause|resume|next|run-now`."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -55,7 +56,7 @@ def list_schedules(*, reveal: Reveal = False, common: CommonOptions = COMMON_DEF
     """List schedules."""
     secrets = SecretFilter(common, reveal)
     rows = [secrets.redact_fields(schedule_to_dict(row), "input") for row in asyncio.run(_list(common))]
-    columns = (*_COLUMNS, "unreadable") if any(row["unreadable"] for row in rows) else _COLUMNS
+    columns = (*_COLUMNS, *(name for name in ("foreign", "unreadable") if any(row[name] for row in rows)))
     print_rows(rows, columns, json=common.json, empty="No schedules.")
     return 0
 
@@ -94,8 +95,15 @@ def add(
 
 
 @schedules.command
-def remove(id: str, /, *, yes: Yes = False, common: CommonOptions = COMMON_DEFAULTS) -> int:
-    """Remove a schedule.
+def remove(
+    id: str,
+    /,
+    *,
+    queue: Annotated[str | None, Parameter(help="Queue of a job scheduler of another program.")] = None,
+    yes: Yes = False,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Remove a schedule, or a job scheduler of another program on Redis.
 
     Parameters
     ----------
@@ -104,8 +112,23 @@ def remove(id: str, /, *, yes: Yes = False, common: CommonOptions = COMMON_DEFAU
     """
     if not confirm(f"Remove schedule {id}?", yes):
         return EXIT_FAILED
-    asyncio.run(_remove(common, id))
+    asyncio.run(_remove(common, id, queue))
     print_result(f"Schedule {id} is removed.", {"id": id, "removed": True}, json=common.json)
+    return 0
+
+
+@schedules.command
+def deactivate(flow: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Stop all schedules of a flow: remove those that were added, pause those that the code declares.
+
+    Parameters
+    ----------
+    flow
+        The flow's name.
+    """
+    ids = list(asyncio.run(_deactivate(common, flow)))
+    text = f"Stopped {', '.join(ids)}." if ids else f"No schedule starts flow {flow}."
+    print_result(text, {"flow": flow, "schedules": ids}, json=common.json)
     return 0
 
 
@@ -135,6 +158,26 @@ def resume(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     row = asyncio.run(_resume(common, id))
     schedule = schedule_to_dict(row)
     print_result(f"Schedule {id} is resumed, next at {schedule['next']}.", schedule, json=common.json)
+    return 0
+
+
+@schedules.command(name="next")
+def show_next(
+    id: str,
+    /,
+    *,
+    count: Annotated[int, Parameter(help="Maximum number of times.")] = 10,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Print when a schedule fires next.
+
+    Parameters
+    ----------
+    id
+        The schedule's id.
+    """
+    slots = asyncio.run(_next_slots(common, id, count))
+    print_rows([{"at": slot} for slot in slots], ("at",), json=common.json, empty=f"Schedule {id} has no next time.")
     return 0
 
 
@@ -170,6 +213,7 @@ def schedule_to_dict(row: ScheduleView) -> dict[str, Any]:
         "end": row.end,
         "origin": row.origin,
         "input": row.input,
+        "foreign": row.foreign,
         "unreadable": row.unreadable,
     }
 
@@ -187,6 +231,8 @@ def _describe_times(row: ScheduleView) -> str:
         return f"every {format_ms(row.every_ms)}"
     if row.at is not None:
         return f"once at {row.at}"
+    if row.cron is None:
+        return "unknown"
     return f"{row.cron} {row.tz}"
 
 
@@ -201,7 +247,7 @@ async def _add(common: CommonOptions, id: str, times: TimeOptions, target: dict[
     when: dict[str, Any] = {name: read_time(getattr(times, name), f"--{name}") for name in ("at", "start", "end")}
     when |= {"every": read_delay(times.every, "--every"), "cron": times.cron, "tz": times.tz}
     policies: dict[str, Any] = {"limit": times.limit, "overlap": times.overlap, "catch_up": times.catch_up}
-    async with build_worker_app(common) as app:
+    async with build_worker_app(common, may_be_remote=True) as app:
         row = await app.schedules.add(id, **target, **when, **policies)
         return row, row.next_at is not None and from_iso(row.next_at) < app.clock.now_ms()
 
@@ -216,12 +262,22 @@ async def _resume(common: CommonOptions, id: str) -> ScheduleView:
         return await app.schedules.resume(id)
 
 
+async def _next_slots(common: CommonOptions, id: str, count: int) -> Sequence[str]:
+    async with build_store_app(common) as app:
+        return await app.schedules.next_slots(id, count=count)
+
+
 async def _run_now(common: CommonOptions, id: str) -> str:
     async with build_admin_app(common) as app:
         return await app.schedules.run_now(id)
 
 
-async def _remove(common: CommonOptions, id: str) -> None:
+async def _deactivate(common: CommonOptions, flow: str) -> Sequence[str]:
     async with build_store_app(common) as app:
-        if not await app.schedules.remove(id):
+        return await app.schedules.deactivate(flow)
+
+
+async def _remove(common: CommonOptions, id: str, queue: str | None) -> None:
+    async with build_store_app(common) as app:
+        if not await app.schedules.remove(id, queue=queue):
             raise UnknownSchedule(f"no schedule with id {id!r}; run `penstock schedules` to see the ids")

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...app.store_urls import mask
 from ...core.durations import format_ms
+from ...core.redaction import REDACTED
 from ...settings import Settings, list_names
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..tables import print_rows
@@ -23,9 +24,11 @@ def _row(found: Settings, name: str, json: bool) -> dict[str, Any]:
     value: Any = getattr(found, name)
     if name == "url":
         value = mask(value)
+    elif name == "token":
+        value = REDACTED if value else value
     elif isinstance(value, tuple):
         value = list(value) if json else ", ".join(value)
-    elif name.startswith(("lease", "grace", "retain_")) and not json:
+    elif name.startswith(("lease", "grace", "heartbeat", "retain_")) and not json:
         value = "never" if value is None else format_ms(value)
     elif name.startswith("keep_") and value is None and not json:
         value = "all"

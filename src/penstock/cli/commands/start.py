@@ -38,20 +38,22 @@ def start(flow: str, /, *, options: RunOptions = RUN_DEFAULTS, common: CommonOpt
 
 async def start_run(app: App, flow: str, options: RunOptions) -> tuple[str, bool]:
     """Start a run with the options of the command line; return its id, and whether it is new."""
-    return await app.runs._start(
+    run, is_new = await app.runs._start(
         flow,
         read_input(options.input),
         key=options.key,
         delay=read_delay(options.delay),
         priority=options.priority,
         tags=read_tags(options.tag) or None,
+        correlation_id=options.correlation_id,
     )
+    return str(run), is_new
 
 
 async def _start(flow: str, options: RunOptions, common: CommonOptions) -> tuple[str, bool]:
     """Return the run's id and whether it existed before."""
     refuse_memory_store(common)
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
-        async with build_worker_app(common) as app:
+        async with build_worker_app(common, may_be_remote=True) as app:
             id, is_new = await start_run(app, flow, options)
             return id, not is_new

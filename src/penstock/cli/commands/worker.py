@@ -144,6 +144,7 @@ def print_summary(summary: dict[str, Any], json: bool, command: str = "worker") 
         *([f"  jobs      {', '.join(summary['jobs'])}"] if summary["jobs"] else []),
         *([f"  processes {summary['processes']}"] if "processes" in summary else []),
         *([f"  watching  {summary['watching']}"] if "watching" in summary else []),
+        *([f"  API       {summary['api']}/api/openapi.json"] if "api" in summary else []),
         f"  problems  {f'{problems}, see the warnings above' if problems else 'none'}",
         "Working. Stop with Ctrl-C.",
     ]

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from ...core.clock import datetime_to_ms
 from ...core.durations import Duration, to_ms
-from ...core.errors import BadArgument, ConfigError, UnknownQueue
+from ...core.errors import BadArgument, ConfigError, StoreUnavailable, UnknownQueue
 from ...core.text import shorten
 from ...ports.bridge import BridgeHost
 from ...ports.store import Store
@@ -24,6 +24,10 @@ from .relay import EventRelay
 from .schema import PgBossSchema, Statements, check_schema
 
 STRICT_FIFO_POLICY = "key_strict_fifo"  # keeps the order of a key over failures, which a bridge cannot
+
+
+async def _ping(connection: Connection) -> None:
+    await connection.fetchval("SELECT 1")
 
 
 class PgBoss:
@@ -57,6 +61,12 @@ class PgBoss:
         self._connections: Connections | None = None
         self._consumers: list[Consumer] = []
         self._relay: EventRelay | None = None
+
+    async def check(self) -> None:
+        """Raise StoreUnavailable if the database of pg-boss does not answer."""
+        if self._connections is None:
+            raise StoreUnavailable("the bridge to pg-boss is not open; it opens with its App or its worker")
+        await self._connections.run(_ping)
 
     async def open(self, host: BridgeHost) -> None:
         """Check the schema and its queues. The App calls this."""

@@ -102,8 +102,8 @@ def unknown_option(name: str) -> SettingError:
     """Return the error for an option that neither we nor the driver nor the server knows."""
     own, driver = ", ".join(OWN_OPTIONS), ", ".join(DRIVER_OPTIONS)
     hint = did_you_mean(name, (*OWN_OPTIONS, *DRIVER_OPTIONS))
-    start = f"{hint} The" if hint else "the"
+    start = f"{hint} Use" if hint else "use"
     return SettingError(
-        f"unknown option {shorten(name)} in a Postgres URL; {start} options are {own}; the driver's {driver}; and the "
-        "settings of the server, such as statement_timeout"
+        f"unknown option {shorten(name)} in a Postgres URL; {start} an option of Penstock ({own}) or of the driver "
+        f"({driver}), or a setting of the server such as statement_timeout"
     )

@@ -25,13 +25,21 @@ STATES = (
 )
 
 
-async def queues(connection: Connection, sql: Statements) -> list[QueueRow]:
+async def queues(connection: Connection, sql: Statements, now: int | None) -> list[QueueRow]:
     found: dict[str, QueueRow] = {}
+    oldest = dict(await connection.fetch(sql.oldest_waiting, now))
     for name, paused, state, count in await connection.fetch(sql.queues):
         if name not in found:
-            found[name] = QueueRow(name, paused, {state.value: 0 for state in STATES})
+            found[name] = QueueRow(name, paused, {state.value: 0 for state in STATES}, oldest.get(name))
         if state is not None:
             found[name].counts[STATES[state].value] = count
+    # Waits with a timeout are stored as delayed until then. The counts may be of different moments.
+    for name, timed in await connection.fetch(sql.count_timed):
+        counts = found[name].counts if name in found else {}
+        moved = min(timed, counts.get(JobState.DELAYED.value, 0))
+        if moved:
+            counts[JobState.DELAYED.value] -= moved
+            counts[JobState.SUSPENDED.value] += moved
     return list(found.values())
 
 

@@ -47,6 +47,12 @@ SELECT e.stamp, e.n, s.name, e.seq, e.ms, e.body FROM (
   ORDER BY stamp DESC, n DESC LIMIT 1) AS e
 JOIN penstock.streams AS s ON s.sid = e.sid;
 
+-- name: newest_streams
+SELECT name, seq, ms FROM penstock.streams
+WHERE (split_part(name, ':', 1) || ':' || split_part(name, ':', 2) || ':') COLLATE "C" = $1
+  AND sid < coalesce((SELECT sid FROM penstock.streams WHERE name = $2), CASE WHEN $2::text IS NULL THEN 4611686018427387904 ELSE 0 END)
+ORDER BY sid DESC LIMIT $3;
+
 -- name: stream_names
 SELECT name FROM penstock.streams WHERE name > $1 AND name >= $2 AND name < $3 ORDER BY name LIMIT $4;
 
@@ -58,26 +64,42 @@ DELETE FROM penstock.events WHERE sid = $1 AND seq <= (
   AND (SELECT o.seq <= $2 OR o.ms < $3 FROM penstock.events AS o WHERE o.sid = $1 ORDER BY o.seq LIMIT 1);
 
 -- name: run
-SELECT id, version, flow, status, closed, created, updated, record, kind FROM penstock.runs WHERE id = $1;
+SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM penstock.runs WHERE id = $1;
 
 -- name: run_created
 SELECT created FROM penstock.runs WHERE id = $1;
 
 -- name: runs
-SELECT id, version, flow, status, closed, created, updated, record, kind FROM penstock.runs
+SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM penstock.runs
 WHERE created >= $1 AND (created, id) < ($2, $3) ORDER BY created DESC, id DESC LIMIT $4;
 
 -- name: runs_of_flow
-SELECT id, version, flow, status, closed, created, updated, record, kind FROM penstock.runs
+SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM penstock.runs
 WHERE flow = $1 AND created >= $2 AND (created, id) < ($3, $4) ORDER BY created DESC, id DESC LIMIT $5;
 
 -- name: runs_with_status
-SELECT id, version, flow, status, closed, created, updated, record, kind FROM penstock.runs
+SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM penstock.runs
 WHERE status = $1 AND created >= $2 AND (created, id) < ($3, $4) ORDER BY created DESC, id DESC LIMIT $5;
 
 -- name: runs_of_flow_with_status
-SELECT id, version, flow, status, closed, created, updated, record, kind FROM penstock.runs
+SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM penstock.runs
 WHERE flow = $1 AND status = $2 AND created >= $3 AND (created, id) < ($4, $5) ORDER BY created DESC, id DESC LIMIT $6;
+
+-- name: runs_by_keys
+-- The first key is read in order from its index, the others are looked up for each run. OFFSET 0 keeps the planner to this order.
+SELECT r.* FROM (
+  SELECT created, run FROM penstock.run_keys WHERE key = $1 AND created >= $5 AND (created, run) < ($6, $7)
+  ORDER BY created DESC, run DESC OFFSET 0) AS k
+CROSS JOIN LATERAL (
+  SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM penstock.runs
+  WHERE id = k.run OFFSET 0) AS r
+WHERE ($3::text IS NULL OR r.flow = $3) AND ($4::text IS NULL OR r.status = $4)
+  AND NOT EXISTS (SELECT 1 FROM unnest($2::text[]) AS o (key) WHERE NOT EXISTS (
+    SELECT 1 FROM penstock.run_keys AS x WHERE x.key = o.key AND x.created = k.created AND x.run = k.run))
+ORDER BY k.created DESC, k.run DESC LIMIT $8;
+
+-- name: open_child
+SELECT EXISTS (SELECT 1 FROM penstock.runs WHERE call = $1 AND NOT closed);
 
 -- name: count_first_events
 SELECT count(*) FROM (
@@ -90,7 +112,7 @@ WITH e AS MATERIALIZED (
 SELECT r.*, e.body FROM e
 CROSS JOIN LATERAL (SELECT name FROM penstock.streams WHERE sid = e.sid OFFSET 0) AS s
 CROSS JOIN LATERAL (
-  SELECT id, version, flow, status, closed, created, updated, record, kind FROM penstock.runs
+  SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM penstock.runs
   WHERE id = split_part(substr(s.name, length($2::text) + 1), ':', 2) OFFSET 0) AS r
 WHERE s.name = $2 || r.kind || ':' || r.id AND ($3::text IS NULL OR r.flow = $3) AND ($4::text IS NULL OR r.status = $4)
   AND r.created >= $5 AND (r.created, r.id) < ($6, $7)
@@ -109,19 +131,18 @@ SELECT r.id FROM penstock.runs AS r WHERE NOT r.closed
 ORDER BY r.created LIMIT $1;
 
 -- name: queues
--- Each state is counted in its partial index, so that no row of a finished job is read.
-SELECT q.name, q.paused, c.state, c.count FROM penstock.queues AS q LEFT JOIN (
-  SELECT queue, state, sum(n) AS count FROM (
-    SELECT queue, state, count(*) AS n FROM penstock.jobs WHERE state >= 4 AND run IS NULL GROUP BY queue, state
-    UNION ALL SELECT queue, state, count(*) FROM penstock.jobs WHERE state >= 4 AND run IS NOT NULL GROUP BY queue, state
-  ) AS finished GROUP BY queue, state
-  UNION ALL SELECT queue, 0, count(*) FROM penstock.jobs WHERE state = 0 GROUP BY queue
-  UNION ALL SELECT queue, 1, count(*) FROM penstock.jobs WHERE state = 1 GROUP BY queue
-  UNION ALL SELECT queue, 2, count(*) FROM penstock.jobs WHERE state = 2 GROUP BY queue
-  UNION ALL SELECT queue, -2, count(*) FROM penstock.jobs WHERE state = -2 GROUP BY queue
-  UNION ALL SELECT queue, state, count(*) FROM penstock.jobs WHERE state IN (-1, 3) GROUP BY queue, state
-) AS c ON c.queue = q.name
-ORDER BY q.name;
+SELECT * FROM penstock.count_queues();
+
+-- name: count_timed
+SELECT j.queue, count(DISTINCT j.id) FROM penstock.waits AS w JOIN penstock.jobs AS j ON j.id = w.job
+WHERE w.kind IN ('time', 'event', 'trigger', 'call') AND w.state = 'pending' AND j.state = 1 AND j.due = w.due
+GROUP BY j.queue;
+
+-- name: merge_finished_counts
+WITH gone AS (
+  DELETE FROM penstock.finished_counts WHERE (SELECT count(*) FROM penstock.finished_counts) > 1000 RETURNING queue, state, n)
+INSERT INTO penstock.finished_counts (queue, state, n)
+SELECT queue, state, sum(n) FROM gone GROUP BY queue, state HAVING sum(n) <> 0;
 
 -- name: job
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
@@ -205,11 +226,16 @@ INSERT INTO penstock.queues (name, paused) VALUES ($1, $2) ON CONFLICT (name) DO
 UPDATE penstock.jobs SET state = 0, due = 0 WHERE id = $1 AND state = 1 RETURNING queue;
 
 -- name: retry
-WITH freed AS (DELETE FROM penstock.dedupe_keys WHERE job = $1 AND until IS NULL)
-UPDATE penstock.jobs SET state = CASE WHEN order_key IS NULL THEN 0 ELSE -1 END,
-  pk = CASE WHEN order_key IS NULL THEN pk ELSE nextval('penstock.jobs_pk') END,
-  due = 0, failures = 0, crashes = 0, finished = NULL, error = NULL, unit = NULL
-WHERE id = $1 AND state IN (5, 6) AND run IS NULL RETURNING queue;
+WITH found AS (
+  SELECT id, state FROM penstock.jobs WHERE id = $1 AND state IN (5, 6) AND run IS NULL FOR UPDATE),
+moved AS (
+  UPDATE penstock.jobs AS j SET state = CASE WHEN j.order_key IS NULL THEN 0 ELSE -1 END,
+    pk = CASE WHEN j.order_key IS NULL THEN j.pk ELSE nextval('penstock.jobs_pk') END,
+    due = 0, failures = 0, crashes = 0, finished = NULL, error = NULL, unit = NULL
+  FROM found WHERE j.id = found.id RETURNING j.queue, found.state),
+counted AS (INSERT INTO penstock.finished_counts (queue, state, n) SELECT m.queue, m.state, -1 FROM moved AS m),
+freed AS (DELETE FROM penstock.dedupe_keys WHERE job = $1 AND until IS NULL)
+SELECT queue FROM moved;
 
 -- name: remove
 WITH gone AS (DELETE FROM penstock.jobs WHERE id = $1 AND state <> 2 RETURNING id, queue, coalesce(scope, id) AS scope),
@@ -281,21 +307,29 @@ WHERE next IS NOT NULL AND NOT paused AND next <= $1 AND (next, id) > ($2, $3) O
 SELECT min(next) FROM penstock.schedules WHERE next IS NOT NULL AND NOT paused AND next > $1;
 
 -- name: wait
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits WHERE id = $1;
+SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, stamp FROM penstock.waits WHERE id = $1;
 
 -- name: memos
 SELECT name, value FROM penstock.memos WHERE scope = $1;
 
--- name: pending_waits
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits
-WHERE state = 'pending' AND kind = $1 AND id > $2 ORDER BY id LIMIT $3;
+-- name: waits_by_time
+SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, stamp FROM penstock.waits
+WHERE (state = 'pending' OR kind = 'trigger') AND kind = $1 AND state = $2 AND created >= $3 AND created < $4
+  AND ($5::text IS NULL OR (created, id) < ((SELECT b.created FROM penstock.waits AS b WHERE b.id = $5), $5))
+ORDER BY created DESC, id DESC LIMIT $6;
+
+-- name: waits_of_run_by_time
+SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, stamp FROM penstock.waits
+WHERE run = $1 AND state = $2 AND ($3::text IS NULL OR kind = $3) AND created >= $4 AND created < $5
+  AND ($6::text IS NULL OR (created, id) < ((SELECT b.created FROM penstock.waits AS b WHERE b.id = $6), $6))
+ORDER BY created DESC, id DESC LIMIT $7;
 
 -- name: pending_waits_of_run
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits
+SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, stamp FROM penstock.waits
 WHERE run = $1 AND state = 'pending' AND ($2::text IS NULL OR kind = $2) AND id > $3 ORDER BY id LIMIT $4;
 
 -- name: waits_for_topic
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits
+SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, stamp FROM penstock.waits
 WHERE state = 'pending' AND topic = $1 AND topic IS NOT NULL AND ($2::text[] IS NULL OR key = ANY ($2)) AND id > $3
   AND stamp < $5
 ORDER BY id LIMIT $4;
@@ -325,6 +359,7 @@ SELECT ended, id FROM penstock.runs WHERE ended IS NOT NULL ORDER BY ended DESC,
 -- name: old_runs
 SELECT r.id FROM penstock.runs AS r WHERE r.ended IS NOT NULL AND (r.ended, r.id) <= ($1, $2) AND r.id NOT IN (
   SELECT j.run FROM penstock.jobs AS j WHERE j.state = 2 AND j.lease > $3 AND j.run IS NOT NULL)
+  AND NOT (r.call IS NOT NULL AND EXISTS (SELECT 1 FROM penstock.runs AS p WHERE p.id = r.parent))
 ORDER BY r.ended, r.id LIMIT $4 FOR UPDATE OF r SKIP LOCKED;
 
 -- name: run_kinds
@@ -346,6 +381,9 @@ DELETE FROM penstock.memos WHERE scope = ANY ($1);
 
 -- name: run_triggers
 SELECT id FROM penstock.waits WHERE run = ANY ($1) AND kind = 'trigger';
+
+-- name: forget_run_keys
+DELETE FROM penstock.run_keys WHERE run = ANY ($1);
 
 -- name: forget_run_waits
 DELETE FROM penstock.waits WHERE run = ANY ($1);
@@ -380,8 +418,18 @@ ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET $2;
 -- name: old_jobs
 DELETE FROM penstock.jobs WHERE pk IN (
   SELECT pk FROM penstock.jobs
-  WHERE queue = $1 AND state = ANY ('{4,5,6}') AND state >= 4 AND run IS NULL AND (finished, pk) <= ($2, $3)
-  LIMIT $4 FOR UPDATE SKIP LOCKED)
+  WHERE state >= 4 AND run IS NULL AND pk = ANY (ARRAY(
+    SELECT pk FROM (
+      (SELECT finished, pk FROM penstock.jobs
+       WHERE queue = $1 AND state = 4 AND run IS NULL AND (finished, pk) <= ($2, $3) ORDER BY finished, pk LIMIT $4)
+      UNION ALL
+      (SELECT finished, pk FROM penstock.jobs
+       WHERE queue = $1 AND state = 5 AND run IS NULL AND (finished, pk) <= ($2, $3) ORDER BY finished, pk LIMIT $4)
+      UNION ALL
+      (SELECT finished, pk FROM penstock.jobs
+       WHERE queue = $1 AND state = 6 AND run IS NULL AND (finished, pk) <= ($2, $3) ORDER BY finished, pk LIMIT $4)
+    ) AS f ORDER BY finished, pk LIMIT $4))
+  FOR UPDATE SKIP LOCKED)
 RETURNING coalesce(scope, id), id;
 
 -- name: expired_dedupe_keys
@@ -481,3 +529,44 @@ SELECT value FROM penstock.store_info WHERE name = 'namespace';
 
 -- name: set_namespace
 INSERT INTO penstock.store_info (name, value) VALUES ('namespace', $1) ON CONFLICT (name) DO NOTHING;
+
+-- name: report_worker
+INSERT INTO penstock.workers (id, facts, seen, expires)
+SELECT $1, $2, t.now, t.now + $3 FROM (SELECT penstock.now_ms($4) AS now) AS t
+ON CONFLICT (id) DO UPDATE SET facts = excluded.facts, seen = excluded.seen, expires = excluded.expires;
+
+-- name: remove_worker
+DELETE FROM penstock.workers WHERE id = $1;
+
+-- name: live_workers
+SELECT id, facts, seen, expires FROM penstock.workers WHERE expires > (SELECT penstock.now_ms($1)) ORDER BY id;
+
+-- name: expired_workers
+DELETE FROM penstock.workers WHERE id IN (SELECT id FROM penstock.workers WHERE expires <= $1 LIMIT $2);
+
+-- name: add_counts
+INSERT INTO penstock.queue_minutes AS m (queue, minute, added, completed, failed, retried)
+SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
+ON CONFLICT (queue, minute) DO UPDATE SET added = m.added + excluded.added, completed = m.completed + excluded.completed,
+  failed = m.failed + excluded.failed, retried = m.retried + excluded.retried;
+
+-- name: rates
+SELECT queue, minute, added, completed, failed, retried FROM penstock.queue_minutes
+WHERE ($1::text IS NULL OR queue = $1) AND minute >= $2 ORDER BY minute, queue;
+
+-- name: old_counts
+DELETE FROM penstock.queue_minutes WHERE (queue, minute) IN (
+  SELECT queue, minute FROM penstock.queue_minutes WHERE minute < $1 LIMIT $2);
+
+-- name: oldest_waiting
+SELECT * FROM penstock.oldest_waiting($1);
+
+-- name: error_groups
+SELECT g.error_group, g.n, g.first, g.last, j.id FROM (
+  SELECT error_group, count(*) AS n, min(created) AS first, max(created) AS last, max(pk) AS pk
+  FROM penstock.jobs WHERE queue = $1 AND state = 0 AND error_group IS NOT NULL GROUP BY error_group) AS g
+JOIN penstock.jobs AS j ON j.pk = g.pk ORDER BY g.n DESC, g.error_group;
+
+-- name: jobs_of_error_group
+SELECT id FROM penstock.jobs WHERE queue = $1 AND state = 0 AND error_group = $2 AND error_group IS NOT NULL
+  AND pk > coalesce((SELECT pk FROM penstock.jobs WHERE id = $3), 0) ORDER BY pk LIMIT $4;

@@ -25,7 +25,7 @@ from ...ports.unit import (
     Unit,
 )
 from .connection import Connection
-from .encode_units import EncodedUnits, encode_request
+from .encode_commit import EncodedUnits, encode_request
 from .fast_finish import encode_finished, job_pk
 from .statements import Statements
 
@@ -121,7 +121,7 @@ def _read_refusal(verdict: int, refusal: Any) -> Receipt:
 def _touch(unit: Unit, touched: set[str]) -> None:
     if unit.run is not None and unit.run.closed:
         touched.add(f"run:{unit.run.id}")
-    if unit.run is not None and unit.run.cancel_jobs:
+    if unit.cancels or (unit.run is not None and unit.run.cancel_jobs):
         touched.add("cancelled")
     if unit.claim is not None and isinstance(unit.outcome, RetryAt | Released | Suspended):
         touched.add(f"queue:{unit.claim.queue}")

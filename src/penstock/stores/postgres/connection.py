@@ -25,6 +25,7 @@ MIN_SERVER_VERSION = 13
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
 TRIES = 12
+STATEMENTS, SHARED_STATEMENTS = 200, 5000  # prepared statements of a connection; a shared one has those of many schemas
 # Conflicts with another transaction, after which work is repeated: serialization failure, deadlock, unique violation,
 # lock timeout.
 _CONFLICTS = ("40001", "40P01", "23505", "55P03")
@@ -49,8 +50,8 @@ def _is_relevant(record: logging.LogRecord) -> bool:
     return "unexpected connection_lost() call" not in record.getMessage()
 
 
-async def connect(address: Address) -> Connection:
-    """Open a connection that reads and writes JSON as bytes."""
+async def connect(address: Address, statements: int = STATEMENTS) -> Connection:
+    """Open a connection that reads and writes JSON as bytes. It keeps up to `statements` prepared statements."""
     logging.getLogger("asyncio").addFilter(_is_relevant)
     try:
         connection = await asyncpg.connect(
@@ -58,7 +59,7 @@ async def connect(address: Address) -> Connection:
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=COMMAND_TIMEOUT_S,
             # A pooler runs each transaction on another connection, which lacks the statements the last one prepared.
-            statement_cache_size=0 if address.pooled else 200,
+            statement_cache_size=0 if address.pooled else statements,
             max_cached_statement_lifetime=0,
             # Nor does it pass on settings of a connection: each transaction sets its isolation instead.
             server_settings=None if address.pooled else _SETTINGS | server_settings(),
@@ -116,16 +117,33 @@ def is_out_of_connections(problem: StoreUnavailable) -> bool:
     return isinstance(problem.__cause__, asyncpg.TooManyConnectionsError)
 
 
-class Connections:
-    """A few connections, each used by one piece of work at a time. A broken one is replaced."""
+class Pool:
+    """The open connections to a database. Stores with other schemas of it may share them: every statement names its
+    schema, and a session keeps no setting that depends on it. The last store that releases the pool closes it."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, size: int, *, is_shared: bool = False) -> None:
+        self.slots = asyncio.Semaphore(size)
+        self.idle: list[Connection] = []
+        self.in_use = 0
+        self.drop_next = False  # close the next connection that is released
+        self.is_shared = is_shared
+        self.users = 0
+        self.is_closed = False
+
+
+class Connections:
+    """A store's use of a pool: each connection is used by one piece of work at a time, and a broken one is replaced."""
+
+    def __init__(self, address: Address, pool: Pool | None = None) -> None:
         self.address = address
-        self._slots = asyncio.Semaphore(address.pool)
-        self._idle: list[Connection] = []
-        self._in_use = 0
-        self._drop_next = False  # close the next connection that is released
+        self._pool = pool or Pool(address.pool)
+        self._is_counted = pool is None  # one that was never opened releases nothing that others use
         self._is_closed = False
+
+    def acquire(self) -> None:
+        """Count one more store that uses the pool."""
+        self._is_counted = True
+        self._pool.users += 1
 
     async def run(self, work: Work[T]) -> T:
         """Run work on a connection. It must be repeatable: it runs again after a conflict with another transaction, and
@@ -148,11 +166,11 @@ class Connections:
         raise AssertionError("unreachable")
 
     async def _run_once(self, work: Work[T]) -> T:
-        async with self._slots:
+        async with self._pool.slots:
             if self._is_closed:
                 raise StoreClosed.of(self.address.shown)
             connection = await self._acquire()
-            self._in_use += 1
+            self._pool.in_use += 1
             try:
                 async with _transaction_if_pooled(connection, self.address):
                     result = await work(connection)
@@ -165,55 +183,62 @@ class Connections:
                 connection.terminate()  # its state is unknown
                 raise
             finally:
-                self._in_use -= 1
+                self._pool.in_use -= 1
             self._release(connection)
             return result
 
     def _may_get_one_soon(self, problem: StoreUnavailable) -> bool:
-        return is_out_of_connections(problem) and bool(self._in_use or self._idle)
+        return is_out_of_connections(problem) and bool(self._pool.in_use or self._pool.idle)
 
     def give_up_one(self) -> None:
         """Use one connection less from now on: another part of this process needs it more."""
-        most = self._in_use + len(self._idle) - 1
-        if most < 1 or self._drop_next:
+        most = self._pool.in_use + len(self._pool.idle) - 1
+        if most < 1 or self._pool.drop_next:
             return
         log.warning(
             "%s has too few connections for pool=%d; using %d from now on", self.address.shown, self.address.pool, most
         )
-        self._slots = asyncio.Semaphore(most)
-        self._drop_next = not self._idle
-        if self._idle:
-            self._idle.pop(0).terminate()
+        self._pool.slots = asyncio.Semaphore(most)
+        self._pool.drop_next = not self._pool.idle
+        if self._pool.idle:
+            self._pool.idle.pop(0).terminate()
 
     async def _acquire(self) -> Connection:
-        while self._idle:
-            connection = self._idle.pop()
+        while self._pool.idle:
+            connection = self._pool.idle.pop()
             if not connection.is_closed():
                 return connection
-        return await connect(self.address)
+        return await connect(self.address, SHARED_STATEMENTS if self._pool.is_shared else STATEMENTS)
 
     @property
     def idle(self) -> int:
         """How many connections are open and not in use."""
-        return len(self._idle)
+        return len(self._pool.idle)
 
     def _release(self, connection: Connection) -> None:
         if connection.is_closed():
             return
-        if self._is_closed or self._drop_next or connection.is_in_transaction():
-            self._drop_next = False
+        if self._pool.is_closed or self._pool.drop_next or connection.is_in_transaction():
+            self._pool.drop_next = False
             connection.terminate()
         else:
-            self._idle.append(connection)
+            self._pool.idle.append(connection)
 
     async def close(self) -> None:
+        if self._is_closed:
+            return
         self._is_closed = True
-        await self.close_idle()
+        if not self._is_counted:
+            return
+        self._pool.users = max(self._pool.users - 1, 0)
+        if not self._pool.users:
+            self._pool.is_closed = True
+            await self.close_idle()
 
     async def close_idle(self) -> None:
         """Close the connections that are not in use. The next work opens new ones."""
-        while self._idle:
-            await close_connection(self._idle.pop())
+        while self._pool.idle:
+            await close_connection(self._pool.idle.pop())
 
 
 async def close_connection(connection: Connection) -> None:
@@ -235,7 +260,7 @@ def translate(problem: BaseException, address: Address) -> StoreError:
             return StoreFull(f"no disk space left on {where}; free some space. Work then continues automatically")
         if state.startswith("53300"):
             return StoreUnavailable(
-                f"{where} has no connection left ({problem}). A process with this URL uses up to "
+                f"{where} has no free connections ({problem}). Each process with this URL uses up to "
                 f"{address.max_connections}. Raise max_connections or the CONNECTION LIMIT of the role or "
                 "database, set a smaller pool= in the URL, or add a pooler (pooling=transaction). Running work "
                 "continues as soon as a connection is free"
@@ -247,9 +272,9 @@ def translate(problem: BaseException, address: Address) -> StoreError:
             )
         if state in _DENIED:
             return StoreError(
-                f"{where} refuses: {problem}. Check user and password; the role needs CONNECT on the database, USAGE "
-                f"on the schema {address.schema} and SELECT, INSERT, UPDATE, DELETE on its tables and sequences. To "
-                "create them it needs CREATE on the database, or another role runs `penstock migrate`"
+                f"{where} denied access: {problem}. Check the user and password; the role needs CONNECT on the "
+                f"database, USAGE on the schema {address.schema} and SELECT, INSERT, UPDATE, DELETE on its tables and "
+                "sequences. To create them it needs CREATE on the database, or another role runs `penstock migrate`"
             )
         if state.startswith(_BROKEN) or state in _CONFLICTS:
             return StoreUnavailable(f"{where} is currently unavailable ({problem}); try again in a moment")

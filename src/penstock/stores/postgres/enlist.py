@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from ...ports.unit import Unit
-from .encode_units import EncodedUnits
+from .encode_commit import EncodedUnits
 
 _JSON_FIELDS = ("payload", "body", "original")  # json in the tables; other bytes are bytea
 _JOB = (
     "unit", "id", "queue", "name", "payload", "priority", "due", "run", "scope", "opts", "started_stream",
-    "started_prefix", "rate_key", "waits_for_children", "order_key",
+    "started_prefix", "rate_key", "waits_for_children", "order_key", "error_group",
 )  # fmt: skip
 _EVENT = ("unit", "job", "stream", "kind", "body", "original")
 _STATE = ("unit", "key", "value", "expect", "expires")
@@ -27,7 +27,7 @@ _UNIT = (
 def encode_enlisted(unit: Unit, schema: str, now: int | None) -> str:
     """Return a unit from outside as JSON: a new run, events, jobs, state. It removes no job and ends no attempt."""
     assert unit.claim is None
-    assert not any((unit.removes, unit.wakes, unit.waits, unit.memos, unit.schedule))
+    assert not any((unit.removes, unit.cancels, unit.wakes, unit.waits, unit.memos, unit.schedule))
     encoded = EncodedUnits((unit,), schema)
     doc = {
         "now": now,
@@ -38,6 +38,7 @@ def encode_enlisted(unit: Unit, schema: str, now: int | None) -> str:
         "jobs": [_named(_JOB, row) for row in encoded.job_rows],
         "events": [_named(_EVENT, row) for row in encoded.event_rows],
         "states": [_named(_STATE, row) for row in encoded.extras.get("states", ())],
+        "run_keys": [key for _, _, key in encoded.extras.get("run_keys", ())],
         "wakes": sorted(_topics(encoded, unit)),
     }
     return msgspec.json.encode(doc).decode()

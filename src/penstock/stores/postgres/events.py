@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ...core.errors import BadArgument
 from ...core.events import Event, decode_event
-from ...core.ids import event_seq
-from ...ports.store import FeedItem
+from ...core.ids import event_seq, parse_feed_cursor
+from ...ports.store import FeedItem, StreamRow
 from .connection import Connection
 from .statements import Statements
 
@@ -33,7 +32,7 @@ async def read(
 async def feed(connection: Connection, sql: Statements, after: str | None, limit: int) -> list[FeedItem]:
     if after is None:
         return feed_items(await connection.fetch(sql.feed_end))
-    return feed_items(await connection.fetch(sql.feed, *parse_cursor(after), limit))
+    return feed_items(await connection.fetch(sql.feed, *parse_feed_cursor(after), limit))
 
 
 def feed_items(rows: Iterable[Any]) -> list[FeedItem]:
@@ -43,22 +42,17 @@ def feed_items(rows: Iterable[Any]) -> list[FeedItem]:
     ]
 
 
-def parse_cursor(cursor: str | None) -> tuple[int, int]:
-    """Return stamp and number of a feed cursor."""
-    if not cursor:
-        return 0, 0
-    stamp, _, n = cursor.partition(".")
-    try:
-        return int(stamp), int(n)
-    except ValueError:
-        raise BadArgument(f"invalid cursor {cursor!r}; pass the cursor of an item that this feed returned") from None
-
-
 async def stream_names(
     connection: Connection, sql: Statements, prefix: str, after: str | None, limit: int
 ) -> list[str]:
     rows = await connection.fetch(sql.stream_names, after or "", prefix, prefix + "\U0010ffff", limit)
     return [row[0] for row in rows]
+
+
+async def newest_streams(
+    connection: Connection, sql: Statements, prefix: str, before: str | None, limit: int
+) -> list[StreamRow]:
+    return [StreamRow(*row) for row in await connection.fetch(sql.newest_streams, prefix, before, limit)]
 
 
 async def trim(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...ports.unit import ClaimRequest, Completed, Unit
-from .encode_units import encode_request
+from .encode_commit import encode_request
 
 # A column is sent as one text and split by the server: asyncpg checks each element of an array in Python.
 SEPARATOR = "\x1f"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...ports.monitoring import RATES_KEPT_MS
 from ...ports.store import Retention
 from ...ports.unit import DELIVERIES
 from ..batches import MAX_LEASE_MS, Batch
@@ -43,8 +44,11 @@ async def sweep(
     await _delete(connection, sql.expired_dedupe_keys, at, batch, "others")
     await _delete(connection, sql.expired_rates, at, batch, "others")
     await _delete(connection, sql.expired_holds, at, batch, "others")
+    await _delete(connection, sql.expired_workers, at, batch, "others")
     await _delete(connection, sql.old_once_keys, at - ONCE_KEPT_MS, batch, "others")
     await _delete(connection, sql.old_applied_units, at - UNITS_KEPT_MS, batch, "others")
+    await _delete(connection, sql.old_counts, at - RATES_KEPT_MS, batch, "others")
+    await connection.execute(sql.merge_finished_counts)
 
 
 async def _delete(connection: Connection, statement: str, which: object, batch: Batch, kind: str) -> bool:
@@ -97,6 +101,7 @@ async def _forget(connection: Connection, sql: Statements, runs: list[str], batc
     if not await _delete(connection, sql.forget_events, streams, batch, "events"):
         return
     await connection.execute(sql.forget_run_waits, runs)
+    await connection.execute(sql.forget_run_keys, runs)
     await connection.execute(sql.forget_runs, runs)
     await connection.execute(sql.forget_streams, streams)
     batch.add("runs", len(runs))

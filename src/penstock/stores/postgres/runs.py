@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...ports.store import RunRow
@@ -25,11 +26,14 @@ async def runs(
     status: str | None,
     since: int | None,
     until: int | None,
+    keys: Sequence[str],
     before: str | None,
     limit: int,
 ) -> list[RunRow]:
     page = (since or 0, *await _newest_end(connection, sql, until, before), limit)
-    if flow and status:
+    if keys:
+        rows = await connection.fetch(sql.runs_by_keys, keys[0], list(keys[1:]), flow, status, *page)
+    elif flow and status:
         rows = await connection.fetch(sql.runs_of_flow_with_status, flow, status, *page)
     elif flow:
         rows = await connection.fetch(sql.runs_of_flow, flow, *page)
@@ -60,7 +64,7 @@ async def find_by_index(
     """Return runs whose first event contains the pattern as jsonb, each with the body of that event."""
     end = await _newest_end(connection, sql, until, before)
     rows = await connection.fetch(sql.runs_by_first_event, pattern, prefix, flow, status, since or 0, *end, limit)
-    return [(RunRow(*row[:9]), row[9]) for row in rows]
+    return [(RunRow(*row[:-1]), row[-1]) for row in rows]
 
 
 async def scan_by_time(connection: Connection, sql: Statements, prefix: str, *filters: Any) -> list[RunStart]:
@@ -83,3 +87,7 @@ async def _newest_end(
 
 async def stuck_runs(connection: Connection, sql: Statements, limit: int) -> list[str]:
     return [row[0] for row in await connection.fetch(sql.stuck_runs, limit)]
+
+
+async def has_open_children(connection: Connection, sql: Statements, call: str) -> bool:
+    return bool(await connection.fetchval(sql.open_child, call))

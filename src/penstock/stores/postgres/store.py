@@ -11,18 +11,21 @@ from ...core.clock import Clock, SystemClock
 from ...core.events import Event
 from ...core.payload import pack
 from ...ports.bridge import WriteUnits
+from ...ports.monitoring import ErrorGroupRow, MinuteCounts, WorkerRow
 from ...ports.store import (
     ChildRow,
     DatabaseIdentity,
     DueSchedules,
     FeedItem,
     JobRow,
+    PublishedSchedule,
     QueueRow,
     Retention,
     RunRow,
     ScheduleRow,
     StateRow,
     StoreProfile,
+    StreamRow,
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Receipt, Unit
@@ -30,12 +33,13 @@ from ..batches import BATCH_SIZE, Batch, in_batches
 from ..change_signals import TopicSignals
 from ..run_search import search
 from ..server_clock import ServerClock, elapsed_ms
+from ..stream_retention import StreamSweeper
 from ..tail import follow
-from . import admin, children, events, housekeeping, runs, schedules, state, waits
+from . import admin, children, events, housekeeping, monitoring, runs, schedules, state, waits
 from .address import read_address
 from .commit import commit_units, finish_jobs
 from .commit_order import CommitOrder, only_finishes
-from .connection import Connection, Connections
+from .connection import Connection, Connections, Pool
 from .enlist import encode_enlisted
 from .fast_finish import is_fast
 from .lease_renewer import LeaseRenewer
@@ -56,18 +60,21 @@ class PostgresStore:
     profile = StoreProfile(is_remote=True, max_unordered_finishes=2, prefetch=200)
     rewind_epoch = 0
 
-    def __init__(self, url: str, *, clock: Clock | None = None, namespace: str = "nq") -> None:
+    def __init__(
+        self, url: str, *, clock: Clock | None = None, namespace: str = "nq", pool: Pool | None = None
+    ) -> None:
         self.address = read_address(url)
         self.signals = TopicSignals()
         self._test_clock = None if clock is None or isinstance(clock, SystemClock) else clock
         self._server_clock = ServerClock(self._read_time)
         self._namespace = namespace
         self._sql = Statements(self.address.schema)
-        self._connections = Connections(self.address)
+        self._connections = Connections(self.address, pool)
         self._lease_renewer = LeaseRenewer(self.address, self._sql, self._give_up_connection)
         self._notifier = Notifier(self.address, self._sql, self.signals)
         self._order = CommitOrder()
         self._writes: set[asyncio.Task[Any]] = set()
+        self._stream_sweeper = StreamSweeper(namespace, self.streams, self._trim_batch)
         self._identity: DatabaseIdentity | None = None
 
     async def open(self) -> None:
@@ -77,6 +84,7 @@ class PostgresStore:
         except BaseException:
             await self._connections.close_idle()
             raise
+        self._connections.acquire()
         if self._test_clock is None:
             await self._server_clock.start()
         self._loop = asyncio.get_running_loop()
@@ -226,8 +234,14 @@ class PostgresStore:
     async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]:
         return await self._read(events.stream_names, prefix, after, limit)
 
+    async def newest_streams(self, prefix: str, *, before: str | None = None, limit: int = 100) -> list[StreamRow]:
+        return await self._read(events.newest_streams, prefix, before, limit)
+
     async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
-        return await in_batches(lambda limit: self._write(events.trim, stream, keep, before_ms, limit))
+        return await in_batches(lambda limit: self._trim_batch(stream, keep, before_ms, limit))
+
+    async def _trim_batch(self, stream: str, keep: int | None, before_ms: int | None, limit: int) -> int:
+        return await self._write(events.trim, stream, keep, before_ms, limit)
 
     # Runs
 
@@ -242,17 +256,23 @@ class PostgresStore:
         since: int | None = None,
         until: int | None = None,
         first_event: Any = None,
+        keys: Sequence[str] = (),
         before: str | None = None,
         limit: int = 50,
     ) -> list[RunRow]:
-        filters = (flow, status, since, until)
+        filters: tuple[Any, ...] = (flow, status, since, until)
         if first_event is None:
-            return await self._read(runs.runs, *filters, before, limit)
+            return await self._read(runs.runs, *filters, keys, before, limit)
         prefix, pattern = f"{self._namespace}:", pack(first_event, "the pattern of a run's first event")
         query: tuple[Any, ...] = (runs.find_by_index, prefix, pattern)
-        if await self._read(runs.is_common, pattern):
-            query = (runs.scan_by_time, prefix)
+        if keys:
+            query, filters = (runs.scan_by_time, prefix), (*filters, keys)
+        elif await self._read(runs.is_common, pattern):
+            query, filters = (runs.scan_by_time, prefix), (*filters, ())
         return await search(lambda *page: self._read(*query, *filters, *page), first_event, before, limit)
+
+    async def has_open_children(self, call: str) -> bool:
+        return await self._read(runs.has_open_children, call)
 
     async def stuck_runs(self, limit: int = 100) -> list[str]:
         return await self._read(runs.stuck_runs, limit)
@@ -260,7 +280,7 @@ class PostgresStore:
     # Queues
 
     async def queues(self) -> list[QueueRow]:
-        return await self._read(admin.queues)
+        return await self._read(admin.queues, self._now())
 
     async def jobs(self, queue: str, state: JobState, *, after: str | None = None, limit: int = 50) -> list[JobRow]:
         return await self._read(admin.jobs, queue, state, after, limit)
@@ -301,7 +321,13 @@ class PostgresStore:
 
     # Schedules
 
-    async def put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None = None) -> bool:
+    async def put_schedule(
+        self,
+        row: ScheduleRow,
+        was: ScheduleRow | None,
+        unit: Unit | None = None,
+        published: PublishedSchedule | None = None,  # noqa: ARG002
+    ) -> bool:
         return await self._finish_write(self._put_schedule(row, was, unit))
 
     async def _put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None) -> bool:
@@ -344,9 +370,22 @@ class PostgresStore:
         return await self._read(waits.memos, scope)
 
     async def waits(
-        self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 100
+        self, run: str, *, kind: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[WaitRow]:
-        return await self._read(waits.pending_waits, run, kind, after, limit)
+        return await self._read(waits.waits_of_run, run, kind, after, limit)
+
+    async def waits_by_time(
+        self,
+        *,
+        run: str | None = None,
+        kind: str | None = None,
+        state: str = "pending",
+        since: int | None = None,
+        until: int | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[WaitRow]:
+        return await self._read(waits.waits_by_time, run, kind, state, since, until, before, limit)
 
     async def waits_for_topic(
         self,
@@ -372,12 +411,39 @@ class PostgresStore:
     async def states(self, prefix: str, *, after: str | None = None, limit: int = 100) -> list[StateRow]:
         return await self._read(state.states, prefix, after, limit, self._now())
 
+    # Monitoring
+
+    async def report_worker(self, id: str, facts: bytes, ttl_ms: int) -> None:
+        await self._write(monitoring.report_worker, id, facts, ttl_ms, self._now())
+
+    async def remove_worker(self, id: str) -> None:
+        await self._write(monitoring.remove_worker, id)
+
+    async def workers(self) -> list[WorkerRow]:
+        return await self._read(monitoring.workers, self._now())
+
+    async def add_counts(self, counts: Sequence[MinuteCounts]) -> None:
+        if counts:
+            await self._write(monitoring.add_counts, counts)
+
+    async def rates(self, queue: str | None, since: int) -> list[MinuteCounts]:
+        return await self._read(monitoring.rates, queue, since)
+
+    async def error_groups(self, queue: str) -> list[ErrorGroupRow]:
+        return await self._read(monitoring.error_groups, queue)
+
+    async def jobs_of_error_group(
+        self, queue: str, group: str, *, after: str | None = None, limit: int = 50
+    ) -> list[str]:
+        return await self._read(monitoring.jobs_of_error_group, queue, group, after, limit)
+
     # Housekeeping
 
     async def sweep(self, what: Retention, limit: int = BATCH_SIZE) -> dict[str, int]:
         touched: set[str] = set()
         batch = Batch(limit)
         await self._write(housekeeping.sweep, what, self._now(), batch, self._namespace, touched)
+        await self._stream_sweeper.sweep(what, batch)
         self._signal(touched)
         return batch.removed
 

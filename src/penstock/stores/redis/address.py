@@ -57,6 +57,11 @@ class Address(msgspec.Struct, frozen=True):
         where = ",".join(f"{host}:{port}" for host, port in self.hosts)
         return f"redis at {where}" + (f" ({self.master})" if self.master else "")
 
+    @property
+    def connection_key(self) -> tuple[object, ...]:
+        """What two addresses have in common if their stores can share connections."""
+        return msgspec.structs.astuple(msgspec.structs.replace(self, queue_prefix=None))
+
     def context(self) -> ssl.SSLContext | None:
         if not self.tls:
             return None

@@ -6,8 +6,8 @@ from typing import Any
 
 from ...core.ids import new_token
 from ...ports.unit import FLOW, Claim, ClaimBatch, ClaimFilter, ClaimRequest, QueueDemand
+from .bullmq_schedulers import ScheduledJob
 from .job_options import escape_id, unescape_id
-from .job_schedulers import ScheduledJob
 from .queue_problems import ProblemKind, QueueProblem
 from .resp import HEAD, Part
 

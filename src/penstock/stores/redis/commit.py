@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...ports.store import ScheduleRow
+from ...ports.store import PublishedSchedule, ScheduleRow
 from ...ports.unit import (
     FLOW,
     Cancelled,
@@ -32,6 +32,7 @@ from ...ports.unit import (
     gives_attempt_back,
     needs_receipt,
 )
+from ..child_results import error_text
 from .job_options import bullmq_options, escape_id, unescape_id
 from .resp import HEAD, Part
 
@@ -73,6 +74,10 @@ def encode(unit: Unit) -> list[Part]:
                 add(("V", _FLAG[run.closed], _FLAG[run.paused], _FLAG[run.cancel_jobs], run.after or ""))
             if run.kind != FLOW:
                 add(("I", run.kind))
+            for key in run.keys:
+                add(("i", key))
+            if (up := run.parent) is not None:
+                add(("p", up.run, up.root, up.depth, up.call or ""))
     if unit.progress is not None:
         add(("P", unit.progress))
     for line in unit.logs:
@@ -85,6 +90,9 @@ def encode(unit: Unit) -> list[Part]:
         add(("M", memo.scope, memo.name, memo.value))
     if unit.waits or unit.state or unit.removes or unit.wakes or unit.schedule is not None or unit.once_key is not None:
         _encode_rest(unit, out)
+    for cancel in unit.cancels:
+        attempt = "" if cancel.attempt is None else cancel.attempt
+        add(("x", escape_id(cancel.id), cancel.error, error_text(cancel.error), attempt))
     return out
 
 
@@ -105,7 +113,9 @@ def _fast_end(unit: Unit) -> list[Part]:
     end: list[Part] = ["Y", unit.id, claim.queue, escape_id(claim.job), claim.attempt, claim.token, value]
     if run is None:
         return end if claim.run is None and not unit.jobs else []
-    if run.paused or run.cancel_jobs or run.after is not None or needs_receipt(unit):
+    if run.paused or run.cancel_jobs or run.after is not None or run.keys or needs_receipt(unit):
+        return []
+    if run.closed and run.parent is not None:
         return []
     end[0] = "Z"
     end += (run.id, run.expect, run.record, run.flow, run.status, _FLAG[run.closed])
@@ -130,9 +140,17 @@ def _encode_rest(unit: Unit, out: list[Part]) -> None:
         add(("N", unit.once_key))
 
 
-def encode_put(row: ScheduleRow, was: ScheduleRow | None) -> list[Part]:
+def encode_put(row: ScheduleRow, was: ScheduleRow | None, published: PublishedSchedule | None = None) -> list[Part]:
     """Return a schedule to write and the row it must replace, as a part of a unit."""
-    return ["Q", row.id, *_schedule(row), *(("", *[""] * 6) if was is None else ("1", *_schedule(was)))]
+    replaced = ("", *[""] * 6) if was is None else ("1", *_schedule(was))
+    return ["Q", row.id, *_schedule(row), *replaced, *_published(published)]
+
+
+def _published(schedule: PublishedSchedule | None) -> tuple[Part, ...]:
+    if schedule is None:
+        return ("",) * 9
+    times = (schedule.cron, schedule.every_ms, schedule.tz, schedule.start_ms, schedule.end_ms, schedule.limit)
+    return (schedule.queue, schedule.name, *("" if one is None else one for one in times), schedule.data)
 
 
 def _schedule(row: ScheduleRow) -> tuple[Part, ...]:
@@ -191,6 +209,8 @@ def _encode_job(job: NewJob, add: Callable[[tuple[Part, ...]], None]) -> None:
         add(("A", added.stream, added.body, added.kind or ""))
     if job.order_key is not None:
         add(("o", job.order_key))
+    if job.error_group is not None:
+        add(("g", job.error_group))
     if job.waits_for_children or job.parent is not None:
         add(("F", _FLAG[job.waits_for_children], *_parent(job.parent)))
 
@@ -211,7 +231,7 @@ def _wait(wait: WaitChange) -> tuple[Part, ...]:
         due = "" if wait.due is None else wait.due
         key = wait.key or ""
         return "W", wait.id, wait.run, wait.scope, wait.kind, wait.body, due, wait.job, wait.topic or "", key
-    return "X", wait.id, wait.state, _FLAG[wait.lenient]
+    return "X", wait.id, wait.state, _FLAG[wait.lenient], _FLAG[wait.final]
 
 
 def receipts(reply: list[Any]) -> list[Receipt]:
@@ -245,7 +265,7 @@ def _committed(ids: list[int], added: list[Any]) -> Committed:
 
 
 def _refused(why: str, key: bytes) -> Refused:
-    return Refused(why, unescape_id(key) if why in ("taken", "job", "children") else key.decode())
+    return Refused(why, unescape_id(key) if why in ("taken", "job", "children") else key.decode(errors="replace"))
 
 
 def batches(units: Sequence[Unit]) -> list[list[Part]]:

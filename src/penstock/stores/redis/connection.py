@@ -227,7 +227,7 @@ async def connect(topology: Topology, name: str) -> Connection:
     except ssl.SSLCertVerificationError as problem:
         why = problem.verify_message
         raise StoreError(
-            f"the certificate of {topology} is not trusted ({why}); pass its authority with ?ca=file"
+            f"the certificate of {topology} is not trusted ({why}); pass the CA certificate with ?ca=FILE"
         ) from None
     except (OSError, TimeoutError) as problem:
         raise StoreUnavailable(
@@ -264,7 +264,9 @@ async def _connect_to(topology: Topology, host: Host, name: str) -> Connection:
             if isinstance(reply, hiredis.HiredisError):
                 raise translate(reply, where)
         if is_replica(replies[-1]):
-            raise StoreUnavailable(f"{where} is changing its master: {host[0]}:{host[1]} is a replica now")
+            raise StoreUnavailable(
+                f"{where} is changing its master: {host[0]}:{host[1]} is a replica now; try again in a few seconds"
+            )
     except BaseException:  # a timeout too: the connection would stay open
         connection.close()
         raise

@@ -88,7 +88,7 @@ class LeaseClient:
         client = Redis(host=host[0], port=host[1], max_connections=1, retry=Retry(NoBackoff(), 0), **options)
         try:
             if self._topology.address.master and is_replica(client.role()):
-                raise ConnectionError(f"{host[0]}:{host[1]} is no longer the master")
+                raise ConnectionError(f"{host[0]}:{host[1]} is not the master any more; the new one renews the leases")
             client.ping()
         except BaseException:
             client.close()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import hiredis
+import msgspec
 
 from ...core.errors import StoreError, StoreUnavailable
 from .connection import Connection, connect
@@ -22,32 +24,50 @@ PING_INTERVAL_S = 5.0
 MASTER_CHECK_INTERVAL_S = 0.5
 
 
-class Subscription:
-    """Keeps a subscription alive. After every reconnect all listeners are notified, because messages may be missing."""
+class Listener(msgspec.Struct, frozen=True, eq=False):
+    """Who is notified about a channel. Messages with its own origin are ignored."""
 
-    def __init__(
-        self,
-        topology: Topology,
-        channel: str,
-        origin: str,
-        *,
-        notify: Callable[[Iterable[str]], None],
-        notify_all: Callable[[], None],
-        on_new_master: Callable[[], None],
-    ) -> None:
+    channel: str
+    origin: str
+    notify: Callable[[Iterable[str]], None]
+    notify_all: Callable[[], None]
+
+
+class Subscription:
+    """Keeps the subscriptions to channels alive, on one connection. After every reconnect all listeners are notified,
+    because messages may be missing."""
+
+    def __init__(self, topology: Topology, on_new_master: Callable[[], None]) -> None:
         self._topology = topology
-        self._channel = channel
-        self._origin = origin.encode()
-        self._notify = notify
-        self._notify_all = notify_all
+        self._listeners: list[Listener] = []
         self._on_new_master = on_new_master
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
 
-    async def start(self) -> None:
-        """Subscribe; returns when Redis has confirmed it."""
-        self._connection = await self._subscribe()
-        self._task = asyncio.create_task(self._keep_subscribed())
+    async def add(self, listener: Listener) -> None:
+        """Subscribe to a channel; returns when Redis has confirmed it."""
+        async with self._starting:
+            self._listeners.append(listener)
+            try:
+                if self._task is None:
+                    self._connection = await self._subscribe()
+                    self._task = asyncio.create_task(self._keep_subscribed())
+                elif self._connection is not None:  # else it is reconnecting, and subscribes to all channels
+                    await self._call(self._connection, "SUBSCRIBE", listener.channel)
+            except BaseException:
+                self._listeners.remove(listener)
+                raise
+
+    async def remove(self, listener: Listener) -> None:
+        """Unsubscribe from a channel, unless another listener needs it."""
+        if listener not in self._listeners:
+            return
+        self._listeners.remove(listener)
+        is_needed = any(other.channel == listener.channel for other in self._listeners)
+        if self._connection is not None and self._connection.is_open and not is_needed and self._listeners:
+            with suppress(StoreError):  # the next connection does not subscribe to it
+                await self._call(self._connection, "UNSUBSCRIBE", listener.channel)
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -67,7 +87,8 @@ class Subscription:
             try:
                 if self._connection is None:
                     self._connection = await self._subscribe()
-                    self._notify_all()
+                    for listener in self._listeners:
+                        listener.notify_all()
                 delay = MIN_RECONNECT_DELAY_S
                 await self._watch(self._connection)
             except (StoreError, OSError, TimeoutError):
@@ -94,21 +115,28 @@ class Subscription:
             master = await find_master(self._topology.address)
         if master != connection.peer:
             self._on_new_master()
-            raise StoreUnavailable(f"{self._topology} has another master now")
+            raise StoreUnavailable(f"the master of {self._topology} changed; reconnecting")
 
     async def _subscribe(self) -> Connection:
         connection = await connect(self._topology, "penstock-live")
         try:
-            (reply,) = await connection.call(pack(("SUBSCRIBE", self._channel)), 1)
-            if isinstance(reply, hiredis.HiredisError):
-                raise translate(reply, str(self._topology))
+            for channel in {listener.channel for listener in self._listeners}:
+                await self._call(connection, "SUBSCRIBE", channel)
         except BaseException:
             connection.close()
             raise
         connection.on_message = self._receive
         return connection
 
+    async def _call(self, connection: Connection, *parts: str) -> None:
+        (reply,) = await connection.call(pack(parts), 1)
+        if isinstance(reply, hiredis.HiredisError):
+            raise translate(reply, str(self._topology))
+
     def _receive(self, message: list[bytes]) -> None:
-        origin, _, topics = message[-1].partition(b"\n")
-        if origin != self._origin:
-            self._notify(topics.decode("utf-8", "replace").split("\n"))  # any program may publish anything
+        channel, origin = message[-2].decode("utf-8", "replace"), message[-1].partition(b"\n")[0]
+        # Any program may publish anything.
+        topics = message[-1].partition(b"\n")[2].decode("utf-8", "replace").split("\n")
+        for listener in self._listeners:
+            if listener.channel == channel and listener.origin.encode() != origin:
+                listener.notify(topics)

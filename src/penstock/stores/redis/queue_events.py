@@ -78,6 +78,8 @@ def _translate_event(id: str, flat: list[bytes]) -> Event | None:
     known = _KINDS.get(found.get("event", ""))
     if known is None or b"jobId" not in raw:
         return None
+    if found.get("nq") == "cancelled":  # for BullMQ's own readers it has failed
+        known = "job.cancelled", lambda fields: {"reason": fields.get("failedReason", "")}, None
     kind, data_of, meta_of = known
     job = unescape_id(raw[b"jobId"])
     meta = meta_of(found) if meta_of is not None else None

@@ -1,4 +1,4 @@
-"""Problems of single queues: keys of other programs that cannot be read. Each affects one queue, and no commit."""
+"""Problems of single queues and keys: what other programs wrote and cannot be read. None affects a commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ProblemKind(StrEnum):
 
     STOPPED = "stopped"  # the queue cannot be claimed from
     REPAIRED = "repaired"  # what could not be read was removed
-    ASIDE = "aside"  # a job was taken out of its queue
+    ASIDE = "aside"  # a job was taken out of its queue, or a key was moved
 
 
 class QueueProblem(NamedTuple):
@@ -37,12 +37,12 @@ class QueueProblems:
         self._where = where
         self._stopped: dict[str, float] = {}  # when each stopped queue is logged again
 
-    def report(self, request: ClaimRequest, found: Sequence[QueueProblem]) -> None:
-        """Log the problems in the answer to a claim request."""
+    def report(self, request: ClaimRequest | None, found: Sequence[QueueProblem]) -> None:
+        """Log the problems in the answer to a commit, and to the claim request that it carried."""
         if not found and not self._stopped:
             return
         stopped = {problem.queue for problem in found if problem.kind is ProblemKind.STOPPED}
-        for demand in request.queues:
+        for demand in request.queues if request is not None else ():
             if demand.queue not in stopped and self._stopped.pop(demand.queue, None) is not None:
                 log.warning("queue %r can be claimed from again", demand.queue)
         for problem in found:
@@ -50,7 +50,10 @@ class QueueProblems:
 
     def _log(self, problem: QueueProblem) -> None:
         queue, kind, text = problem
-        if kind is ProblemKind.REPAIRED:
+        if not queue:  # a key of the whole namespace
+            aside = "; it was set aside, and `penstock doctor` lists it" if kind is ProblemKind.ASIDE else ""
+            log.warning("%s: %s%s", self._where, text, aside)
+        elif kind is ProblemKind.REPAIRED:
             log.warning("queue %r: %s", queue, text)
         elif kind is ProblemKind.ASIDE:
             log.error("queue %r: %s; it was set aside. `penstock doctor` lists such jobs", queue, text)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import hiredis
 from redis import exceptions
 
-from ...core.errors import StoreError, StoreFull, StoreUnavailable
+from ...core.errors import BrokenQueue, StoreError, StoreFull, StoreUnavailable
 
 Part = bytes | str | int
 HEAD = 7  # values that every reply of commit.lua starts with
@@ -17,7 +17,7 @@ UNAVAILABLE = (
     "MISCONF",
 )  # fmt: skip
 NOT_ALLOWED = ("WRONGPASS", "NOAUTH", "NOPERM")
-_INSIDE_SCRIPT = re.compile(r"\b(OOM|LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|NOPERM|NOREPLICAS|MISCONF) ")
+_INSIDE_SCRIPT = re.compile(r"\b(OOM|LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|NOPERM|NOREPLICAS|MISCONF|NQQUEUE) ")
 # redis-py removes the word from the message and names it by a class.
 _WORDS = (
     (exceptions.OutOfMemoryError, "OOM"),
@@ -79,6 +79,8 @@ def _store_error(text: str, word: str, where: str) -> StoreError:
             f"queue {queue!r} is used by {version.split()[0]}, but BullMQ before 6 loses jobs of paused queues; "
             "upgrade that program, or use another queue"
         )
+    if word == "NQQUEUE":
+        return BrokenQueue(text.partition("NQQUEUE ")[2])
     if word in NOT_ALLOWED or "The user executing the script can't" in text:
         return StoreError(f"{where} denied access ({text}); check the user, the password and the ACL")
     if "SELECT is not allowed in cluster mode" in text:

@@ -19,6 +19,7 @@ from ...core.errors import ConfigError
 TESTED_VERSION = "3.4.4"
 # The files we use, with the start of their SHA-256 in that version.
 FILES = {
+    "addJobScheduler-11": "2c3c3856f30da873",
     "addDelayedJob-6": "33d07c0c376c760f",
     "addParentJob-6": "8b6bc95ce60c2302",
     "addPrioritizedJob-9": "5c72b69e53d0687d",
@@ -28,8 +29,10 @@ FILES = {
     "moveToFinished-14": "8e744ec5d65dbe9e",
     "pause-7": "da797a84855a762e",
     "removeJob-2": "f2acb16fda20ccac",
+    "removeJobScheduler-3": "98c40c2f329d9bad",
     "updateJobScheduler-12": "8c71d358aa62ffb7",
 }
+INNER_FUNCTIONS = {"storeJobScheduler": "addJobScheduler-11"}  # functions inside a file that we call by themselves
 
 
 class Function:
@@ -47,6 +50,8 @@ Part = str | Function
 PRELUDE = ("prelude", "write_buffer")
 FULL_PATH = Function(
     "load_full_path",
+    "fast/bullmq",
+    "careful",
     "addDelayedJob-6",
     "addParentJob-6",
     "addPrioritizedJob-9",
@@ -55,13 +60,23 @@ FULL_PATH = Function(
     "moveToFinished-14",
     "moveStalledJobsToWait-9",
     "removeJob-2",
-    "fast/bullmq",
     "job_states",
     "order_keys",
     "delete_job",
     "children",
     "end_attempt",
-    Function("commit_full", "add_job", "read_units", "check_unit", "write_unit", "commit_full"),
+    Function(
+        "commit_full",
+        "removeJobScheduler-3",
+        "storeJobScheduler",
+        "job_schedulers",
+        "add_job",
+        "read_units",
+        "check_unit",
+        "write_schedules",
+        "write_unit",
+        "commit_full",
+    ),
     Function("claim_full", "recover_jobs", "claim_full"),
     returns="commit_full, claim_full",
 )
@@ -72,12 +87,36 @@ PARTS: dict[str, tuple[tuple[Part, ...], ...]] = {
         ("queue_cache", "events"),
         (FAST_STEPS, "fast/finish", "claim_args", "fast/claim", FULL_PATH, "commit"),
     ),
-    "renew": (PRELUDE, ("job_states", "renew")),
-    "read": (PRELUDE, ("job_states", "read_jobs", "read_runs", "read_events", "read_state")),
+    "renew": (PRELUDE, ("careful", "job_states", "renew")),
+    "read": (
+        PRELUDE,
+        (
+            "read_keys",
+            "job_states",
+            "read_jobs",
+            "read_runs",
+            "read_events",
+            "job_schedulers",
+            "read_state",
+            "read_monitoring",
+            "run_read",
+        ),
+    ),
     "admin": (
         PRELUDE,
-        ("removeJob-2", "pause-7", "updateJobScheduler-12", "job_states", "order_keys", "delete_job", "children"),
-        ("housekeeping", "admin"),
+        (
+            "careful",
+            "removeJob-2",
+            "pause-7",
+            "updateJobScheduler-12",
+            "removeJobScheduler-3",
+            "job_states",
+            "job_schedulers",
+            "order_keys",
+            "delete_job",
+            "children",
+        ),
+        ("housekeeping", "admin", "monitoring", "run_verb"),
     ),
 }
 
@@ -110,6 +149,8 @@ def _text(part: Part) -> str:
     if isinstance(part, Function):
         body = "\n".join(map(_text, part.parts)) + (f"\nreturn {part.returns}" if part.returns else "")
         return f"local function {part.name}(...)\n{body}\nend"
+    if part in INNER_FUNCTIONS:
+        return _extract(part, _bullmq_file(INNER_FUNCTIONS[part]))
     if part in FILES:
         return _wrap(f"bull_{part.partition('-')[0]}", _bullmq_file(part))
     return resources.files(__package__).joinpath("lua", f"{part}.lua").read_text("utf-8")
@@ -118,9 +159,9 @@ def _text(part: Part) -> str:
 def _wrap(name: str, text: str) -> str:
     """Return a script of BullMQ's as a function. Its inner functions use only their parameters, so they are created
     once, at the first call."""
-    definitions, is_inside = ["local rcall = redis.call"], False
+    definitions, is_inside = ["local rcall = call"], False
     main: list[str] = []
-    for line in _COMMENT.sub("", text).split("\n"):
+    for line in _COMMENT.sub("", text).replace("local rcall = redis.call", "local rcall = call").split("\n"):
         is_start = not is_inside and _DEFINES.match(line) is not None
         (definitions if is_inside or is_start else main).append(line)
         if is_inside or is_start:
@@ -131,6 +172,13 @@ def _wrap(name: str, text: str) -> str:
         f"local function {name}(KEYS, ARGV)\nmade_{name} = made_{name} or make_{name}()\n"
         f"return made_{name}(KEYS, ARGV)\nend"
     )
+
+
+def _extract(name: str, text: str) -> str:
+    """Return one function of a script of BullMQ's, created at its first call."""
+    found = re.search(rf"^local function {name}\b.*?^end$", text, re.DOTALL | re.MULTILINE)
+    assert found is not None, f"bullmq has no function {name}"
+    return f"local function bull_{name}(...)\nlocal rcall = call\n{found[0]}\nreturn {name}(...)\nend"
 
 
 def _bullmq_file(file: str) -> str:

@@ -129,7 +129,9 @@ class _Replies:
 def _no_master(address: Address, problems: list[Exception]) -> StoreError:
     shown = "; ".join(dict.fromkeys(str(problem) or "no answer" for problem in problems))
     if any(isinstance(problem, ssl.SSLCertVerificationError) for problem in problems):
-        return StoreError(f"the certificate of {address} is not trusted ({shown}); pass its authority with ?ca=file")
+        return StoreError(
+            f"the certificate of {address} is not trusted ({shown}); pass the CA certificate with ?ca=FILE"
+        )
     return StoreUnavailable(
         f"cannot find the master of {address} ({shown}); check that the sentinels are running and monitor a master of "
         "that name"

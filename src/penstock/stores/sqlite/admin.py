@@ -26,7 +26,7 @@ STATES = (
 )
 
 
-def queues(cursor: apsw.Cursor) -> list[QueueRow]:
+def queues(cursor: apsw.Cursor, now: int) -> list[QueueRow]:
     rows: Any = cursor.execute(SQL.queue_names).fetchall()
     paused: dict[str, int] = dict(rows)
     # A queue that only its jobs name is listed too.
@@ -35,12 +35,18 @@ def queues(cursor: apsw.Cursor) -> list[QueueRow]:
     for state, sql in zip(STATES, live, strict=False):
         for queue, n in cursor.execute(sql):
             counts[queue][state.value] = n
+    for queue, n in cursor.execute(SQL.count_timed):  # waits with a timeout are stored as delayed until then
+        counts[queue][JobState.DELAYED.value] -= n
+        counts[queue][JobState.SUSPENDED.value] += n
     for state, sql in ((JobState.HELD, SQL.count_held), (JobState.WAITING_CHILDREN, SQL.count_waiting_children)):
         for queue, n in cursor.execute(sql):
             counts[queue][state.value] = n
     for queue, number, n in cursor.execute(SQL.count_finished):
         counts[queue][STATES[number].value] = n
-    return [QueueRow(name, bool(paused.get(name)), counts[name]) for name in sorted({*paused, *counts})]
+    since: Any = cursor.execute(SQL.oldest_waiting, (now,)).fetchall()
+    oldest: dict[str, int] = dict(since)
+    names = sorted({*paused, *counts})
+    return [QueueRow(name, bool(paused.get(name)), counts[name], oldest.get(name)) for name in names]
 
 
 def jobs(cursor: apsw.Cursor, queue: str, state: JobState, after: str | None, limit: int) -> list[JobRow]:
@@ -93,6 +99,7 @@ def promote(cursor: apsw.Cursor, id: str) -> set[str]:
 
 def retry(cursor: apsw.Cursor, id: str, now: int) -> set[str]:
     """Retry a failed or cancelled job. Return the topics to signal, none if there is no such job."""
+    cursor.execute(SQL.uncount_retried, (id,))
     rows = cursor.execute(SQL.retry, (id,)).fetchall()
     if rows:
         dedupe.release_keys_without_ttl(cursor, [id])

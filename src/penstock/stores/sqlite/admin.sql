@@ -16,8 +16,14 @@ WHERE e.pos > ? ORDER BY e.pos LIMIT ?;
 -- name: last_feed_item
 SELECT e.pos, s.name, e.seq, e.ms, e.body FROM events e JOIN streams s ON s.sid = e.sid ORDER BY e.pos DESC LIMIT 1;
 
+-- name: newest_streams
+SELECT name, seq, ms FROM streams
+WHERE substr(name, 1, instr(name, ':') + instr(substr(name, instr(name, ':') + 1), ':')) = ?1
+  AND sid < coalesce((SELECT sid FROM streams WHERE name = ?2), CASE WHEN ?2 IS NULL THEN 0x4000000000000000 ELSE 0 END)
+ORDER BY sid DESC LIMIT ?3;
+
 -- name: stream_names
-SELECT name FROM streams WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?;
+SELECT name FROM streams WHERE name >= ? AND name < ? ORDER BY name LIMIT ?;
 
 -- name: oldest_event
 SELECT seq, ms FROM events WHERE sid = ? ORDER BY seq LIMIT 1;
@@ -28,26 +34,40 @@ DELETE FROM events WHERE pos IN (
   SELECT pos FROM (SELECT pos, seq, ms FROM events WHERE sid = ?1 ORDER BY seq LIMIT ?4) WHERE seq <= ?2 OR ms < ?3);
 
 -- name: run
-SELECT id, version, flow, status, closed, created, updated, record, kind FROM runs WHERE id = ?;
+SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM runs WHERE id = ?;
 
 -- name: run_created
 SELECT created FROM runs WHERE id = ?;
 
 -- name: runs
-SELECT id, version, flow, status, closed, created, updated, record, kind FROM runs
+SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM runs
 WHERE created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
 
 -- name: runs_of_flow
-SELECT id, version, flow, status, closed, created, updated, record, kind FROM runs
+SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM runs
 WHERE flow = ? AND created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
 
 -- name: runs_with_status
-SELECT id, version, flow, status, closed, created, updated, record, kind FROM runs
+SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM runs
 WHERE status = ? AND created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
 
 -- name: runs_of_flow_with_status
-SELECT id, version, flow, status, closed, created, updated, record, kind FROM runs INDEXED BY runs_by_flow
+SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM runs INDEXED BY runs_by_flow
 WHERE flow = ? AND status = ? AND created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
+
+-- name: runs_by_keys
+-- The first key is read in order from its index, the others are looked up for each run.
+SELECT r.id, r.version, r.flow, r.status, r.closed, r.created, r.updated, r.record, r.kind, r.parent, r.root,
+       r.depth, r.call
+FROM run_keys AS k CROSS JOIN runs AS r ON r.id = k.run
+WHERE k.key = ?1 AND k.created >= ?5 AND (k.created, k.run) < (?6, ?7)
+  AND (?3 IS NULL OR r.flow = ?3) AND (?4 IS NULL OR r.status = ?4)
+  AND NOT EXISTS (SELECT 1 FROM json_each(?2) AS o WHERE NOT EXISTS (
+    SELECT 1 FROM run_keys AS x WHERE x.key = o.value AND x.created = k.created AND x.run = k.run))
+ORDER BY k.created DESC, k.run DESC LIMIT ?8;
+
+-- name: open_child
+SELECT 1 FROM runs INDEXED BY runs_called WHERE call = ? AND call IS NOT NULL AND closed = 0 LIMIT 1;
 
 -- name: first_event
 SELECT e.body FROM streams s JOIN events e ON e.sid = s.sid AND e.seq = 1 WHERE s.name = ?;
@@ -73,11 +93,13 @@ SELECT queue, count(*) FROM jobs WHERE state = 2 GROUP BY queue;
 -- name: count_suspended
 SELECT queue, count(*) FROM jobs WHERE state = 3 GROUP BY queue;
 
+-- name: count_timed
+SELECT j.queue, count(DISTINCT j.id) FROM waits w JOIN jobs j ON j.id = w.job
+WHERE w.kind IN ('time', 'event', 'trigger', 'call') AND w.state = 'pending' AND j.state = 1 AND j.due = w.due
+GROUP BY j.queue;
+
 -- name: count_finished
-SELECT queue, state, sum(n) FROM (
-  SELECT queue, state, count(*) AS n FROM jobs WHERE state >= 4 AND run IS NULL GROUP BY queue, state
-  UNION ALL SELECT queue, state, count(*) FROM jobs WHERE state >= 4 AND run IS NOT NULL GROUP BY queue, state)
-GROUP BY queue, state;
+SELECT queue, state, n FROM finished_counts WHERE n > 0;
 
 -- name: job
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
@@ -203,10 +225,14 @@ SELECT updated, id FROM runs INDEXED BY runs_closed WHERE closed = 1 ORDER BY up
 -- name: old_runs
 SELECT id, kind FROM runs INDEXED BY runs_closed WHERE closed = 1 AND (updated, id) <= (?1, ?2) AND id NOT IN (
   SELECT run FROM jobs INDEXED BY jobs_active WHERE state = 2 AND lease > ?3 AND run IS NOT NULL)
+  AND NOT (call IS NOT NULL AND EXISTS (SELECT 1 FROM runs p WHERE p.id = runs.parent))
 ORDER BY updated, id LIMIT ?4;
 
 -- name: delete_run
 DELETE FROM runs WHERE id = ?;
+
+-- name: delete_run_keys
+DELETE FROM run_keys WHERE run = ?;
 
 -- name: run_jobs
 SELECT pk, coalesce(scope, id) FROM jobs WHERE id > ? AND id < ? AND run = ? LIMIT ?;
@@ -287,24 +313,32 @@ DELETE FROM units WHERE id IN (SELECT id FROM units WHERE at < ? LIMIT ?);
 SELECT name, value FROM memos WHERE scope = ?;
 
 -- name: wait
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits WHERE id = ?;
+SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, pos FROM waits WHERE id = ?;
 
--- name: pending_waits
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_pending
-WHERE state = 'pending' AND kind = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
+-- name: waits_by_time
+SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, pos FROM waits INDEXED BY waits_by_time
+WHERE (state = 'pending' OR kind = 'trigger') AND kind = ?1 AND state = ?2 AND created >= ?3 AND created < ?4
+  AND (?5 IS NULL OR (created, id) < ((SELECT b.created FROM waits b WHERE b.id = ?5), ?5))
+ORDER BY created DESC, id DESC LIMIT ?6;
+
+-- name: waits_of_run_by_time
+SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, pos FROM waits INDEXED BY waits_by_run
+WHERE run = ?1 AND state = ?2 AND (?3 IS NULL OR kind = ?3) AND created >= ?4 AND created < ?5
+  AND (?6 IS NULL OR (created, id) < ((SELECT b.created FROM waits b WHERE b.id = ?6), ?6))
+ORDER BY created DESC, id DESC LIMIT ?7;
 
 -- name: pending_waits_of_run
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_by_run
+SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, pos FROM waits INDEXED BY waits_by_run
 WHERE run = ?1 AND state = 'pending' AND (?2 IS NULL OR kind = ?2) AND id > ?3 ORDER BY id LIMIT ?4;
 
 -- name: waits_for_topic
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_by_topic
+SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, pos FROM waits INDEXED BY waits_by_topic
 WHERE state = 'pending' AND topic = ?1 AND topic IS NOT NULL AND key IN (SELECT value FROM json_each(?2)) AND id > ?3
   AND pos < ?5
 ORDER BY id LIMIT ?4;
 
 -- name: waits_for_topic_and_any_key
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_by_topic
+SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, pos FROM waits INDEXED BY waits_by_topic
 WHERE state = 'pending' AND topic = ?1 AND topic IS NOT NULL AND id > ?2 AND pos < ?4 ORDER BY id LIMIT ?3;
 
 -- name: events_by_kind
@@ -342,3 +376,62 @@ SELECT value FROM store_info WHERE name = 'namespace';
 
 -- name: set_namespace
 INSERT INTO store_info (name, value) VALUES ('namespace', ?) ON CONFLICT (name) DO NOTHING;
+
+-- name: report_worker
+INSERT INTO workers (id, facts, seen, expires) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (id) DO UPDATE SET facts = ?2, seen = ?3, expires = ?4;
+
+-- name: remove_worker
+DELETE FROM workers WHERE id = ?;
+
+-- name: live_workers
+SELECT id, facts, seen, expires FROM workers WHERE expires > ? ORDER BY id;
+
+-- name: delete_expired_workers
+DELETE FROM workers WHERE id IN (SELECT id FROM workers WHERE expires <= ? LIMIT ?);
+
+-- name: add_counts
+INSERT INTO queue_minutes (queue, minute, added, completed, failed, retried) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (queue, minute) DO UPDATE SET
+  added = added + ?3, completed = completed + ?4, failed = failed + ?5, retried = retried + ?6;
+
+-- name: rates
+SELECT queue, minute, added, completed, failed, retried FROM queue_minutes INDEXED BY queue_minutes_by_time
+WHERE minute >= ? ORDER BY minute, queue;
+
+-- name: rates_of_queue
+SELECT queue, minute, added, completed, failed, retried FROM queue_minutes WHERE queue = ? AND minute >= ? ORDER BY minute;
+
+-- name: delete_old_counts
+DELETE FROM queue_minutes WHERE (queue, minute) IN (
+  SELECT queue, minute FROM queue_minutes INDEXED BY queue_minutes_by_time WHERE minute < ? LIMIT ?);
+
+-- name: oldest_waiting
+-- The first job of each priority, found in the index; more than a hundred priorities of one queue are not looked at.
+WITH RECURSIVE heads (queue, priority, n) AS (
+  SELECT q.name, (SELECT min(priority) FROM jobs WHERE queue = q.name AND state = 0), 1 FROM queues q
+  UNION ALL
+  SELECT h.queue, (SELECT min(priority) FROM jobs WHERE queue = h.queue AND state = 0 AND priority > h.priority), h.n + 1
+  FROM heads h WHERE h.priority IS NOT NULL AND h.n < 100)
+SELECT queue, min(since) FROM (
+  SELECT h.queue, (SELECT max(j.created, j.due) FROM jobs j
+                   WHERE j.queue = h.queue AND j.state = 0 AND j.priority = h.priority ORDER BY j.pk LIMIT 1) AS since
+  FROM heads h WHERE h.priority IS NOT NULL
+  UNION ALL
+  SELECT q.name, (SELECT min(due) FROM jobs WHERE queue = q.name AND state = 1 AND due <= ?1) FROM queues q)
+WHERE since IS NOT NULL GROUP BY queue;
+
+-- name: error_groups
+SELECT g.error_group, g.n, g.first, g.last, j.id FROM (
+  SELECT error_group, count(*) AS n, min(created) AS first, max(created) AS last, max(pk) AS pk
+  FROM jobs INDEXED BY jobs_by_error WHERE queue = ? AND state = 0 AND error_group IS NOT NULL GROUP BY error_group) g
+JOIN jobs j ON j.pk = g.pk ORDER BY g.n DESC, g.error_group;
+
+-- name: jobs_of_error_group
+SELECT id FROM jobs INDEXED BY jobs_by_error
+WHERE queue = ?1 AND state = 0 AND error_group = ?2 AND error_group IS NOT NULL
+  AND pk > coalesce((SELECT pk FROM jobs WHERE id = ?3), 0) ORDER BY pk LIMIT ?4;
+
+-- name: uncount_retried
+UPDATE finished_counts SET n = n - 1
+WHERE (queue, state) = (SELECT j.queue, j.state FROM jobs j WHERE j.id = ? AND j.state IN (5, 6) AND j.run IS NULL);

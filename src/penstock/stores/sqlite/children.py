@@ -54,13 +54,22 @@ def settle(cursor: apsw.Cursor, unit: Unit, now: int, touched: set[str]) -> None
             value = b"null" if result is None else result
             if execute(SQL.settle_child, (PROCESSED, value, *key)).fetchall():
                 _release_if_settled(cursor, parent, now, touched)
-        case Cancelled():
-            if execute(SQL.delete_child, key).fetchall():
-                _release_if_settled(cursor, parent, now, touched)
+        case Cancelled(reason=reason):
+            _settle_by_policy(cursor, key, reason.encode(), now, touched)
         case Dead(error=error):
-            found = execute(SQL.on_failure, key).fetchone()
-            if found is not None:
-                _settle_failed(cursor, key, OnFailure(str(found[0])), error_text(error).encode(), now, touched)
+            _settle_by_policy(cursor, key, error_text(error).encode(), now, touched)
+
+
+def settle_cancelled(cursor: apsw.Cursor, child: str, error: bytes, now: int, touched: set[str]) -> None:
+    """Record for its parent that a child was cancelled: it counts as a failure."""
+    for (parent,) in cursor.execute(SQL.pending_parents, (child,)).fetchall():
+        _settle_by_policy(cursor, (str(parent), child), error_text(error).encode(), now, touched)
+
+
+def _settle_by_policy(cursor: apsw.Cursor, key: tuple[str, str], error: bytes, now: int, touched: set[str]) -> None:
+    found = cursor.execute(SQL.on_failure, key).fetchone()
+    if found is not None:
+        _settle_failed(cursor, key, OnFailure(str(found[0])), error, now, touched)
 
 
 def _settle_failed(

@@ -15,6 +15,9 @@ SELECT 1 FROM children WHERE parent = ? AND state IN (0, 3) LIMIT 1;
 -- name: pending_child
 SELECT 1 FROM children WHERE parent = ? AND state = 0 LIMIT 1;
 
+-- name: pending_parents
+SELECT parent FROM children WHERE child = ? AND state = 0;
+
 -- name: on_failure
 SELECT on_failure FROM children WHERE parent = ? AND child = ? AND state = 0;
 

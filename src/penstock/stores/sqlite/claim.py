@@ -21,6 +21,7 @@ from ...ports.unit import (
     Started,
 )
 from .events import Appender
+from .statements import CANCELLED
 from .statements import COMMIT as SQL
 
 
@@ -81,7 +82,7 @@ class Claimer:
             memos = self._memos(rows[:page])
             row: tuple[Any, ...]
             for row in rows[:page]:
-                if not self._is_runnable(row):
+                if not self._is_runnable(demand.queue, row):
                     continue
                 if budget is not None and not budget.spend(row[4]):
                     self._cursor.execute(SQL.delay_job, (budget.until(row[4]), row[0]))
@@ -104,7 +105,7 @@ class Claimer:
         runs, jobs = (msgspec.json.encode(ids).decode() for ids in (only.runs, only.jobs))
         return self._cursor.execute(SQL.waiting_jobs_of, (queue, runs, jobs, limit)).fetchall()
 
-    def _is_runnable(self, row: Sequence[Any]) -> bool:
+    def _is_runnable(self, queue: str, row: Sequence[Any]) -> bool:
         """Return whether a job may run. Cancel it if its run is closed or deleted, hold it if the run is paused."""
         pk, run, closed, paused = row[:4]
         if run is None or (closed == 0 and not paused):
@@ -113,6 +114,7 @@ class Claimer:
             self._cursor.execute(SQL.hold_job, (pk,))
         else:
             self._cursor.execute(SQL.cancel_job, (self._now, pk))
+            self._cursor.execute(SQL.count_finished, (queue, CANCELLED, 1))
         return False
 
     def _memos(self, rows: Sequence[Sequence[Any]]) -> dict[str, dict[str, bytes]]:

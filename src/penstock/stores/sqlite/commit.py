@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import apsw
 
 from ...ports.unit import (
+    CancelJob,
     Cancelled,
     Claim,
     ClaimBatch,
@@ -31,15 +33,14 @@ from ...ports.unit import (
     Unit,
     gives_attempt_back,
     needs_receipt,
+    only_records_calls,
 )
 from . import children, dedupe, order_keys, retention
-from .careful_claim import CarefulClaimer
 from .claim import Claimer
+from .claim_one_by_one import CarefulClaimer
 from .events import Appender
+from .statements import ACTIVE, CANCELLED, COMPLETED, DELAYED, FAILED, HELD, SUSPENDED, WAITING, WAITING_CHILDREN
 from .statements import COMMIT as SQL
-
-WAITING, DELAYED, ACTIVE, SUSPENDED, COMPLETED, FAILED, CANCELLED = range(7)
-WAITING_CHILDREN, HELD = -2, -1
 
 
 def commit(
@@ -65,6 +66,7 @@ def commit(
         claimed = claimer.claim(request)
         # The caller has just received all due jobs of these queues: a wake-up would find nothing.
         touched.difference_update(f"queue:{queue}" for queue in claimer.emptied)
+    cursor.executemany(SQL.count_finished, [(*key, n) for key, n in writer.finished.items()])
     appender.flush()
     return CommitReply(receipts, claimed, now)
 
@@ -79,6 +81,7 @@ class UnitWriter:
         self._appender = appender
         self._append = appender.append
         self.keep_limits: retention.KeepLimits = {}  # of the jobs that finished
+        self.finished: Counter[tuple[str, int]] = Counter()  # ended jobs by queue and state
         # Status, closed and paused of the run, before this unit.
         self._run_before: tuple[str, int, int] = ("", 0, 0)
         # A lower bound of the pending waits of the run that this unit closes; None if not counted.
@@ -86,6 +89,8 @@ class UnitWriter:
 
     def apply(self, unit: Unit) -> Receipt:
         """Write a unit, or return why it is refused or was applied before."""
+        if unit.memos and only_records_calls(unit):
+            return self._check_owner(unit) or self._write_calls(unit)
         needs_row = needs_receipt(unit)
         if needs_row and self._cursor.execute(SQL.applied_unit, (unit.id,)).fetchone() is not None:
             return Committed(repeated=True)
@@ -106,7 +111,14 @@ class UnitWriter:
             refusal = children.check(self._cursor, unit)
             if refusal is not None:
                 return refusal
-        if unit.removes or unit.waits or unit.state or unit.schedule is not None or unit.once_key is not None:
+        if (
+            unit.removes
+            or unit.waits
+            or unit.state
+            or unit.schedule is not None
+            or unit.once_key is not None
+            or unit.cancels
+        ):
             return self._check_rest(unit)
         return None
 
@@ -163,12 +175,14 @@ class UnitWriter:
         for job in unit.removes:
             if execute(SQL.removable_job, (job,)).fetchone() is None:
                 return Refused("taken", job)
+        for cancel in unit.cancels:
+            if execute(SQL.open_job, (cancel.id, cancel.attempt)).fetchone() is None:
+                return Refused("taken", cancel.id)
         for wait in unit.waits:
             if isinstance(wait, SettleWait) and wait.lenient:
                 continue
-            found = execute(SQL.wait_state, (wait.id,)).fetchone()
-            is_late = found in (("resolved",), ("expired",)) if isinstance(wait, NewWait) else found != ("pending",)
-            if is_late:
+            state, final = execute(SQL.wait_state, (wait.id,)).fetchone() or (None, 0)
+            if state in ("resolved", "expired") or final if isinstance(wait, NewWait) else state != "pending":
                 return Refused("wait", wait.id)
         for write in unit.state:
             if write.expect is not None:
@@ -193,6 +207,8 @@ class UnitWriter:
                 self._release_head(unit.claim.queue, unit.order_key)
         for job in unit.removes:
             self._remove_job(job)
+        for cancel in unit.cancels:
+            self._cancel_job(unit.id, cancel)
         for job in unit.wakes:
             self._wake_job(job)
         positions = self._append(unit.events) if unit.events else []
@@ -209,11 +225,21 @@ class UnitWriter:
             self._keep_finished(unit, unit.outcome.keep)
         return Committed(positions, added, deduplicated)
 
+    def _write_calls(self, unit: Unit) -> Committed:
+        execute, connection = self._cursor.execute, self._cursor.connection
+        for n, memo in enumerate(unit.memos):
+            execute(SQL.insert_memo, (memo.scope, memo.name, memo.value))
+            if n == 0 and connection.changes() == 0:
+                return Committed(repeated=True)
+        return Committed(self._append(unit.events))
+
     def _write_run(self, unit_id: str, run: RunWrite) -> None:
         execute, now = self._cursor.execute, self._now
         if run.expect == 0:
             values = (run.id, run.kind, run.flow, run.status, run.closed, run.paused, now, now, unit_id, run.record)
             execute(SQL.insert_run, values)
+            if (up := run.parent) is not None:
+                execute(SQL.set_run_parent, (up.run, up.root, up.depth, up.call, run.id))
         elif (run.status, run.closed, run.paused) == self._run_before:
             execute(SQL.update_run, (run.expect + 1, now, unit_id, run.record, run.id))
         else:
@@ -223,19 +249,30 @@ class UnitWriter:
             )
             if self._run_before[2] and not run.paused:
                 self._touch_queues(SQL.release_held_jobs, (now, f"{run.id}.", f"{run.id}/", run.id))
+        for key in run.keys:
+            execute(SQL.insert_run_key, (key, run.id))
         if run.cancel_jobs:
-            execute(SQL.cancel_jobs, (now, unit_id, f"{run.id}.", f"{run.id}/", run.id))
+            for (queue,) in execute(SQL.cancel_jobs, (now, unit_id, f"{run.id}.", f"{run.id}/", run.id)).fetchall():
+                self.finished[str(queue), CANCELLED] += 1
             self._touched.add("cancelled")
 
     def _close_run(self, run: RunWrite) -> None:
         """Cancel the pending waits of a run, after the unit's own waits: those that it resolves are not cancelled."""
         if self._pending_waits != 0:
-            self._cursor.execute(SQL.cancel_waits, (run.id,))
+            self._cursor.execute(SQL.cancel_waits, (run.id, self._now))
         self._touched.add(f"run:{run.id}")
 
     def _remove_job(self, job: str) -> None:
         for queue, order_key in self._cursor.execute(SQL.remove_job, (job,)).fetchall():
             self._release_head(str(queue), order_key)
+
+    def _cancel_job(self, unit_id: str, cancel: CancelJob) -> None:
+        found = self._cursor.execute(SQL.cancel_any_job, (self._now, unit_id, cancel.error, cancel.id)).fetchall()
+        for queue, order_key in found:
+            self.finished[str(queue), CANCELLED] += 1
+            self._release_head(str(queue), order_key)
+        children.settle_cancelled(self._cursor, cancel.id, cancel.error, self._now, self._touched)
+        self._touched.add("cancelled")
 
     def _release_head(self, queue: str, order_key: Any) -> None:
         if order_key is not None:
@@ -262,12 +299,15 @@ class UnitWriter:
                 return
             case Completed(result=result):
                 execute(SQL.finish_job, (COMPLETED, now, unit.id, result, pk))
+                self.finished[claim.queue, COMPLETED] += 1
             case RetryAt(due=due, error=error):
                 execute(SQL.retry_job, (due, unit.id, error, pk))
             case Dead(error=error):
                 execute(SQL.fail_job, (FAILED, now, unit.id, error, back, pk))
+                self.finished[claim.queue, FAILED] += 1
             case Cancelled():
                 execute(SQL.finish_job, (CANCELLED, now, unit.id, None, pk))
+                self.finished[claim.queue, CANCELLED] += 1
             case Suspended(due=due):
                 execute(SQL.suspend_job, (SUSPENDED if due is None else DELAYED, due or 0, unit.id, back, pk))
             case Released(due=due, hold_until=hold_until):
@@ -300,7 +340,7 @@ class UnitWriter:
             (
                 job.id, job.queue, job.name, state, job.priority, job.due, job.run, job.scope, job.rate_key, self._now,
                 started.stream if started else None, started.body_prefix if started else None, job.opts, job.payload,
-                job.order_key,
+                job.order_key, job.error_group,
             ),
         )  # fmt: skip
         added = self._cursor.connection.changes() == 1
@@ -326,12 +366,12 @@ class UnitWriter:
                     SQL.upsert_wait,
                     (
                         wait.id, wait.run, wait.scope, wait.kind, wait.due, wait.job, wait.topic, wait.key, wait.body,
-                        self._appender.wait_position(),
+                        self._appender.wait_position(), self._now,
                     ),
                 )  # fmt: skip
                 self._pending_waits = None
             else:
-                execute(SQL.settle_wait, (wait.state, wait.id))
+                execute(SQL.settle_wait, (wait.state, self._now, wait.final, wait.id))
                 if self._pending_waits is not None:
                     self._pending_waits -= self._cursor.connection.changes()
         for write in unit.state:

@@ -19,6 +19,12 @@ FROM jobs j LEFT JOIN runs r ON r.id = ?2 WHERE j.pk = ?1;
 INSERT INTO runs (id, version, kind, flow, status, closed, paused, created, updated, unit, record)
 VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: insert_run_key
+INSERT OR IGNORE INTO run_keys (key, created, run) SELECT ?1, created, id FROM runs WHERE id = ?2;
+
+-- name: set_run_parent
+UPDATE runs SET parent = ?, root = ?, depth = ?, call = ? WHERE id = ?;
+
 -- name: update_run
 UPDATE runs SET version = ?, updated = ?, unit = ?, record = ? WHERE id = ?;
 
@@ -45,12 +51,15 @@ INSERT INTO events (pos, sid, seq, ms, body, kind, original) VALUES (?, ?, ?, ?,
 
 -- name: insert_job
 INSERT INTO jobs (id, queue, name, state, priority, due, run, scope, rate_key, created, started_stream, started_prefix,
-                  opts, payload, order_key)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                  opts, payload, order_key, error_group)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: finish_job
 UPDATE jobs SET state = ?, finished = ?, unit = ?, result = ?, lease = NULL WHERE pk = ?;
+
+-- name: count_finished
+INSERT INTO finished_counts (queue, state, n) VALUES (?1, ?2, ?3) ON CONFLICT (queue, state) DO UPDATE SET n = n + ?3;
 
 -- name: fail_job
 UPDATE jobs SET state = ?, finished = ?, unit = ?, error = ?, failures = min(failures, 1000000000) + 1, lease = NULL, attempt = max(attempt - ?, 0)
@@ -85,10 +94,11 @@ WHERE id > ? AND id < ? AND run = ? AND state = -1 RETURNING queue;
 UPDATE jobs SET progress = ? WHERE pk = ?;
 
 -- name: cancel_jobs
-UPDATE jobs SET state = 6, finished = ?, unit = ? WHERE id > ? AND id < ? AND run = ? AND state IN (-1, 0, 1, 3);
+UPDATE jobs SET state = 6, finished = ?, unit = ? WHERE id > ? AND id < ? AND run = ? AND state IN (-1, 0, 1, 3)
+RETURNING queue;
 
 -- name: cancel_waits
-UPDATE waits SET state = 'cancelled' WHERE run = ? AND state = 'pending';
+UPDATE waits SET state = 'cancelled', settled = ?2 WHERE run = ?1 AND state = 'pending';
 
 -- name: remove_job
 DELETE FROM jobs WHERE id = ? AND (state IN (0, 1, 3, 5) OR (state = -1 AND order_key IS NOT NULL))
@@ -96,6 +106,13 @@ RETURNING queue, order_key;
 
 -- name: removable_job
 SELECT 1 FROM jobs WHERE id = ? AND (state IN (0, 1, 3, 5) OR (state = -1 AND order_key IS NOT NULL));
+
+-- name: open_job
+SELECT 1 FROM jobs WHERE id = ?1 AND state < 4 AND (?2 IS NULL OR attempt = ?2);
+
+-- name: cancel_any_job
+UPDATE jobs SET state = 6, finished = ?, unit = ?, error = ?, lease = NULL WHERE id = ? AND state < 4
+RETURNING queue, order_key;
 
 -- name: open_job_of_order_key
 SELECT 1 FROM jobs WHERE queue = ? AND order_key = ? AND state < 4 LIMIT 1;
@@ -114,9 +131,9 @@ INSERT INTO memos (scope, name, value) VALUES (?, ?, ?) ON CONFLICT (scope, name
 SELECT m.scope, m.name, m.value FROM json_each(?) s CROSS JOIN memos m ON m.scope = s.value;
 
 -- name: upsert_wait
-INSERT INTO waits (id, run, scope, kind, state, due, job, topic, key, body, pos)
-VALUES (?1, ?2, ?3, ?4, 'pending', ?5, ?6, ?7, ?8, ?9, ?10)
-ON CONFLICT (id) DO UPDATE SET state = 'pending', due = ?5, job = ?6, topic = ?7, key = ?8, body = ?9;
+INSERT INTO waits (id, run, scope, kind, state, due, job, topic, key, body, pos, created)
+VALUES (?1, ?2, ?3, ?4, 'pending', ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+ON CONFLICT (id) DO UPDATE SET state = 'pending', due = ?5, job = ?6, topic = ?7, key = ?8, body = ?9, settled = NULL;
 
 -- name: has_pending_wait
 SELECT 1 FROM waits WHERE topic = ? AND state = 'pending' LIMIT 1;
@@ -125,10 +142,10 @@ SELECT 1 FROM waits WHERE topic = ? AND state = 'pending' LIMIT 1;
 INSERT INTO jobs (id, queue, name, state, priority, due, created, opts, payload) VALUES (?, ?, ?, 0, 0, 0, ?, ?, ?);
 
 -- name: wait_state
-SELECT state FROM waits WHERE id = ?;
+SELECT state, final FROM waits WHERE id = ?;
 
 -- name: settle_wait
-UPDATE waits SET state = ? WHERE id = ? AND state = 'pending';
+UPDATE waits SET state = ?, settled = ?, final = ? WHERE id = ? AND state = 'pending';
 
 -- name: state_version
 SELECT version FROM states WHERE key = ? AND (expires IS NULL OR expires > ?);

@@ -14,7 +14,9 @@ from .schema import check_version, create_or_migrate
 
 MEMORY = ":memory:"
 BUSY_TIMEOUT_S = 30.0
-_CHECK_PERMISSIONS = "check the path, its permissions and those of its folder; to only read it, add ?mode=ro to the URL"
+_CHECK_PERMISSIONS = (
+    "check the path and the permissions of the file and its folder; for read-only access, add ?mode=ro to the URL"
+)
 
 
 class BusyHandler:
@@ -103,8 +105,8 @@ def translate_error(problem: BaseException, path: str) -> StoreError:
         return StoreUnavailable(f"cannot write {path} ({problem}); {_CHECK_PERMISSIONS}")
     if isinstance(problem, apsw.BusyError | apsw.LockedError):
         return StoreUnavailable(
-            f"another process has locked {path} for {BUSY_TIMEOUT_S:.0f} s; check whether a process was stopped "
-            "during a write"
+            f"another process has locked {path} for {BUSY_TIMEOUT_S:.0f} s; look for a process that is paused or stuck "
+            "in a write"
         )
     if isinstance(problem, apsw.IOError):
         return StoreUnavailable(f"cannot read or write {path} ({problem}); check the disk")

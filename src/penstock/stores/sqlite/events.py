@@ -12,9 +12,9 @@ import apsw
 import msgspec
 
 from ...core.events import Event, decode_event
-from ...core.ids import event_id, event_seq
+from ...core.ids import event_id, event_seq, parse_feed_cursor
 from ...core.payload import MAX_PAYLOAD_BYTES
-from ...ports.store import FeedItem
+from ...ports.store import FeedItem, StreamRow
 from ...ports.unit import DELIVER, DELIVERIES, NewEvent
 from .statements import ADMIN, COMMIT
 
@@ -157,13 +157,20 @@ def feed(cursor: apsw.Cursor, after: str | None, limit: int) -> list[FeedItem]:
     if after is None:
         rows: Any = cursor.execute(ADMIN.last_feed_item)
     else:
-        rows = cursor.execute(ADMIN.feed, (int(after or 0), limit))
+        rows = cursor.execute(ADMIN.feed, (parse_feed_cursor(after)[0], limit))
     return [FeedItem(str(pos), stream, decode_event(stream, seq, ms, body)) for pos, stream, seq, ms, body in rows]
 
 
 def stream_names(cursor: apsw.Cursor, prefix: str, after: str | None, limit: int) -> list[str]:
-    rows = cursor.execute(ADMIN.stream_names, (after or "", prefix, prefix + "\U0010ffff", limit))
+    # One lower bound: SQLite would seek the smaller of two and read every name from there on.
+    first = max(prefix, (after or "") + "\0")  # never the stream without a name, which counts all events
+    rows = cursor.execute(ADMIN.stream_names, (first, prefix + "\U0010ffff", limit))
     return [row[0] for row in rows]
+
+
+def newest_streams(cursor: apsw.Cursor, prefix: str, before: str | None, limit: int) -> list[StreamRow]:
+    rows: Any = cursor.execute(ADMIN.newest_streams, (prefix, before, limit))
+    return [StreamRow(name, seq, ms) for name, seq, ms in rows]
 
 
 def trim(cursor: apsw.Cursor, stream: str, keep: int | None, before_ms: int | None, limit: int) -> int:

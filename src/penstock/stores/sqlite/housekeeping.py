@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import apsw
 
+from ...ports.monitoring import RATES_KEPT_MS
 from ...ports.store import Retention
 from ...ports.unit import DELIVERIES
 from ..batches import MAX_LEASE_MS, Batch
@@ -69,8 +70,10 @@ def sweep(
         (SQL.delete_expired_dedupe_keys, now),
         (SQL.delete_expired_rates, now),
         (SQL.delete_expired_holds, now),
+        (SQL.delete_expired_workers, now),
         (SQL.delete_old_once_keys, now - ONCE_KEYS_KEPT_MS),
         (SQL.delete_old_units, now - UNITS_KEPT_MS),
+        (SQL.delete_old_counts, now - RATES_KEPT_MS),
     ):
         _delete(cursor, sql, (until,), batch, "others")
     return batch.removed
@@ -95,6 +98,7 @@ def _delete_run(cursor: apsw.Cursor, run: str, kind: str, namespace: str, batch:
     if not _delete(cursor, SQL.delete_run_state, (f"run/{run}/", f"run/{run}0"), batch, "states"):
         return False
     cursor.execute(SQL.delete_run_waits, (run,))
+    cursor.execute(SQL.delete_run_keys, (run,))
     cursor.execute(SQL.delete_run, (run,))
     batch.add("runs", 1)
     return True

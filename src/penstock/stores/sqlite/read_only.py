@@ -86,9 +86,8 @@ def check_unchanged(connection: apsw.Connection, path: str) -> None:
 def _connect_with_log(path: str) -> apsw.Connection:
     if not _has_file(path, "-shm"):
         raise StoreUnavailable(
-            f"cannot open {path} read-only, because it was not closed properly and reading its log {path}-wal "
-            f"requires another file next to it. Copy {path} and {path}-wal to a folder of your own and use that "
-            "path"
+            f"cannot open {path} read-only: it was not closed properly, and to read its log {path}-wal, SQLite must "
+            f"create a file next to it. Copy {path} and {path}-wal to a folder that you can write to, and use that path"
         )
     connection = apsw.Connection(_uri(path, "mode=ro"), flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
     connection.set_busy_handler(BusyHandler())

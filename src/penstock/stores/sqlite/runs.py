@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -23,6 +25,7 @@ def runs(
     status: str | None,
     since: int | None,
     until: int | None,
+    keys: Sequence[str],
     before: str | None,
     limit: int,
 ) -> list[RunRow]:
@@ -33,6 +36,9 @@ def runs(
     if until is not None:
         created, id = min((created, id), (until, ""))
     page = (since or 0, created, id, limit)
+    if keys:
+        others = json.dumps(keys[1:])
+        return [_row(row) for row in cursor.execute(SQL.runs_by_keys, (keys[0], others, flow, status, *page))]
     if flow and status:
         rows = cursor.execute(SQL.runs_of_flow_with_status, (flow, status, *page))
     elif flow:
@@ -58,5 +64,9 @@ def stuck_runs(cursor: apsw.Cursor, limit: int) -> list[str]:
 
 
 def _row(row: tuple[object, ...]) -> RunRow:
-    id, version, flow, status, closed, created, updated, record, kind = row
-    return RunRow(id, version, flow, status, bool(closed), created, updated, record, kind)  # type: ignore[arg-type]
+    id, version, flow, status, closed, *rest = row
+    return RunRow(id, version, flow, status, bool(closed), *rest)  # type: ignore[arg-type]
+
+
+def has_open_children(cursor: apsw.Cursor, call: str) -> bool:
+    return cursor.execute(SQL.open_child, (call,)).fetchone() is not None

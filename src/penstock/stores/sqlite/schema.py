@@ -14,8 +14,8 @@ import apsw
 from ...core.errors import StoreCorrupt, StoreError
 
 APPLICATION_ID = 0x50454E53  # "PENS", in PRAGMA application_id: many programs count their versions from 1
-FIRST_VERSION = 8  # in PRAGMA user_version; earlier versions were never released
-MIGRATIONS: tuple[str, ...] = ()  # the first upgrades FIRST_VERSION by one
+FIRST_VERSION = 12  # in PRAGMA user_version; earlier versions were never released
+MIGRATIONS: tuple[str, ...] = ("finished_counts.sql",)  # the first upgrades FIRST_VERSION by one
 SCHEMA_VERSION = FIRST_VERSION + len(MIGRATIONS)
 
 
@@ -49,8 +49,8 @@ def _check_size(path: str) -> None:
     needed = pages * (65536 if page_size == 1 else page_size)
     if len(header) == 100 and changes == valid_for and file.stat().st_size < needed:
         raise StoreCorrupt(
-            f"{path} has {file.stat().st_size:,} bytes and should have {needed:,}: its end is missing; restore it from "
-            "a backup or use another path"
+            f"{path} is truncated: it has {file.stat().st_size:,} bytes instead of {needed:,}; restore it from a "
+            "backup or use another path"
         )
 
 

@@ -9,6 +9,8 @@ CREATE TABLE streams (
   seq  INTEGER NOT NULL CHECK (seq BETWEEN 0 AND 0x4000000000000000),  -- the last sequence number
   ms   INTEGER NOT NULL           -- the time of the last event: it never goes back
 ) STRICT;
+-- By type: the name up to its second colon, "nq:flow:". Not a generated column, which every update would compute again.
+CREATE INDEX streams_by_type ON streams (substr(name, 1, instr(name, ':') + instr(substr(name, instr(name, ':') + 1), ':')));
 
 CREATE TABLE events (
   pos  INTEGER PRIMARY KEY,       -- commit order over all streams
@@ -33,13 +35,26 @@ CREATE TABLE runs (
   created INTEGER NOT NULL,
   updated INTEGER NOT NULL,
   unit    TEXT NOT NULL,          -- the last unit applied: identifies a repeated commit
-  record  BLOB NOT NULL
+  record  BLOB NOT NULL,
+  parent  TEXT,                   -- the run that started it
+  root    TEXT,                   -- the first run of that chain
+  depth   INTEGER NOT NULL DEFAULT 0,
+  call    TEXT                    -- the wait that its end resolves
 ) WITHOUT ROWID, STRICT;
+CREATE INDEX runs_called ON runs (call) WHERE call IS NOT NULL AND closed = 0;
 CREATE INDEX runs_by_time ON runs (created, id);
 CREATE INDEX runs_by_flow ON runs (flow, created, id);
 CREATE INDEX runs_by_status ON runs (status, created, id);
 CREATE INDEX runs_open ON runs (created) WHERE closed = 0;
 CREATE INDEX runs_closed ON runs (updated, id) WHERE closed = 1;
+
+CREATE TABLE run_keys (           -- what runs are found by; only those that have something to be found by are here
+  key     TEXT NOT NULL,
+  created INTEGER NOT NULL,       -- of the run
+  run     TEXT NOT NULL,
+  PRIMARY KEY (key, created, run)
+) WITHOUT ROWID, STRICT;
+CREATE INDEX run_keys_by_run ON run_keys (run);
 
 CREATE TABLE jobs (
   pk        INTEGER PRIMARY KEY,  -- order of insertion
@@ -67,7 +82,8 @@ CREATE TABLE jobs (
   progress  BLOB,
   result    BLOB,
   error     BLOB,
-  order_key TEXT                  -- jobs with the same one run one after the other
+  order_key TEXT,                 -- jobs with the same one run one after the other
+  error_group TEXT                -- of a dead letter
 ) STRICT;
 CREATE INDEX jobs_waiting ON jobs (queue, priority, pk) WHERE state = 0;
 CREATE INDEX jobs_delayed ON jobs (queue, due) WHERE state = 1;
@@ -82,6 +98,20 @@ CREATE INDEX steps_finished ON jobs (queue, state, finished, run) WHERE state >=
 -- The first open job of a key runs, those behind it are held. A retried job gets a new pk: it goes to the end.
 CREATE INDEX jobs_ordered ON jobs (queue, order_key, pk) WHERE state < 4 AND order_key IS NOT NULL;
 
+CREATE INDEX jobs_by_error ON jobs (queue, error_group, pk, created) WHERE state = 0 AND error_group IS NOT NULL;
+
+-- How many finished jobs there are. A commit adds those that it ends; the trigger subtracts those that are deleted.
+CREATE TABLE finished_counts (
+  queue TEXT NOT NULL,
+  state INTEGER NOT NULL CHECK (state BETWEEN 4 AND 6),
+  n     INTEGER NOT NULL CHECK (n BETWEEN -0x4000000000000 AND 0x4000000000000),
+  PRIMARY KEY (queue, state)
+) WITHOUT ROWID, STRICT;
+CREATE TRIGGER jobs_deleted AFTER DELETE ON jobs WHEN OLD.state >= 4 BEGIN
+  INSERT INTO finished_counts (queue, state, n) VALUES (OLD.queue, OLD.state, -1)
+  ON CONFLICT (queue, state) DO UPDATE SET n = n - 1;
+END;
+
 CREATE TABLE store_info (         -- facts about the whole store: its namespace
   name  TEXT PRIMARY KEY,
   value TEXT NOT NULL
@@ -91,6 +121,24 @@ CREATE TABLE queues (
   name   TEXT PRIMARY KEY,
   paused INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID, STRICT;
+
+CREATE TABLE workers (            -- workers that reported themselves; gone after `expires`
+  id      TEXT PRIMARY KEY,
+  facts   BLOB NOT NULL,          -- JSON of the worker
+  seen    INTEGER NOT NULL,
+  expires INTEGER NOT NULL
+) WITHOUT ROWID, STRICT;
+
+CREATE TABLE queue_minutes (      -- what happened to jobs, by minute
+  queue     TEXT NOT NULL,
+  minute    INTEGER NOT NULL,
+  added     INTEGER NOT NULL,
+  completed INTEGER NOT NULL,
+  failed    INTEGER NOT NULL,
+  retried   INTEGER NOT NULL,
+  PRIMARY KEY (queue, minute)
+) WITHOUT ROWID, STRICT;
+CREATE INDEX queue_minutes_by_time ON queue_minutes (minute);
 
 CREATE TABLE rates (
   queue TEXT NOT NULL,
@@ -119,10 +167,14 @@ CREATE TABLE waits (
   topic  TEXT,                    -- the kind of event that may resolve it
   key    TEXT,                    -- what that event must contain
   pos    INTEGER NOT NULL,        -- the position of the last event when the wait was created
+  created INTEGER NOT NULL,
+  settled INTEGER,
+  final  INTEGER NOT NULL DEFAULT 0,  -- cancelled with a result
   body   BLOB NOT NULL
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX waits_by_run ON waits (run, state);
-CREATE INDEX waits_pending ON waits (kind, id) WHERE state = 'pending';
+-- Settled waits of other kinds are found by their run only.
+CREATE INDEX waits_by_time ON waits (kind, state, created, id) WHERE state = 'pending' OR kind = 'trigger';
 CREATE INDEX waits_by_topic ON waits (topic, key, id) WHERE state = 'pending' AND topic IS NOT NULL;
 
 CREATE TABLE states (

@@ -13,17 +13,20 @@ import apsw
 from ...core.clock import Clock, SystemClock
 from ...core.errors import StoreCorrupt, StoreUnavailable
 from ...core.events import Event
+from ...ports.monitoring import ErrorGroupRow, MinuteCounts, WorkerRow
 from ...ports.store import (
     ChildRow,
     DueSchedules,
     FeedItem,
     JobRow,
+    PublishedSchedule,
     QueueRow,
     Retention,
     RunRow,
     ScheduleRow,
     StateRow,
     StoreProfile,
+    StreamRow,
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
@@ -31,8 +34,9 @@ from ..batches import BATCH_SIZE, Batch, in_batches
 from ..change_signals import TopicSignals
 from ..namespace_owner import check_owner
 from ..run_search import search
+from ..stream_retention import StreamSweeper
 from ..tail import follow
-from . import admin, children, events, housekeeping, runs, schedules, state, waits
+from . import admin, children, events, housekeeping, monitoring, runs, schedules, state, waits
 from .commit import commit
 from .connection import MEMORY
 from .read_only import ReadOnlyWriter
@@ -62,6 +66,7 @@ class SqliteStore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writer = ReadOnlyWriter(path) if read_only else Writer(path, self._on_foreign_commit)
         self._reader = Reader(path, self._writer)
+        self._stream_sweeper = StreamSweeper(namespace, self.streams, self._trim_batch)
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -136,10 +141,14 @@ class SqliteStore:
     async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]:
         return await self._reader.run(lambda c: events.stream_names(c, prefix, after, limit))
 
+    async def newest_streams(self, prefix: str, *, before: str | None = None, limit: int = 100) -> list[StreamRow]:
+        return await self._reader.run(lambda c: events.newest_streams(c, prefix, before, limit))
+
     async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
-        return await in_batches(
-            lambda limit: self._writer.run(lambda c: events.trim(c, stream, keep, before_ms, limit))
-        )
+        return await in_batches(lambda limit: self._trim_batch(stream, keep, before_ms, limit))
+
+    async def _trim_batch(self, stream: str, keep: int | None, before_ms: int | None, limit: int) -> int:
+        return await self._writer.run(lambda c: events.trim(c, stream, keep, before_ms, limit))
 
     # Runs
 
@@ -154,11 +163,12 @@ class SqliteStore:
         since: int | None = None,
         until: int | None = None,
         first_event: Any = None,
+        keys: Sequence[str] = (),
         before: str | None = None,
         limit: int = 50,
     ) -> list[RunRow]:
         def page(cursor: apsw.Cursor, before: str | None, limit: int) -> list[RunRow]:
-            return runs.runs(cursor, flow, status, since, until, before, limit)
+            return runs.runs(cursor, flow, status, since, until, keys, before, limit)
 
         if first_event is None:
             return await self._reader.run(lambda c: page(c, before, limit))
@@ -169,13 +179,16 @@ class SqliteStore:
             limit,
         )
 
+    async def has_open_children(self, call: str) -> bool:
+        return await self._reader.run(lambda c: runs.has_open_children(c, call))
+
     async def stuck_runs(self, limit: int = 100) -> list[str]:
         return await self._reader.run(lambda c: runs.stuck_runs(c, limit))
 
     # Queues
 
     async def queues(self) -> list[QueueRow]:
-        return await self._reader.run(admin.queues)
+        return await self._reader.run(lambda c: admin.queues(c, self.clock.now_ms()))
 
     async def jobs(self, queue: str, state: JobState, *, after: str | None = None, limit: int = 50) -> list[JobRow]:
         return await self._reader.run(lambda c: admin.jobs(c, queue, state, after, limit))
@@ -222,7 +235,13 @@ class SqliteStore:
 
     # Schedules
 
-    async def put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None = None) -> bool:
+    async def put_schedule(
+        self,
+        row: ScheduleRow,
+        was: ScheduleRow | None,
+        unit: Unit | None = None,
+        published: PublishedSchedule | None = None,  # noqa: ARG002
+    ) -> bool:
         touched: set[str] = set()
 
         def work(cursor: apsw.Cursor) -> bool:
@@ -259,9 +278,22 @@ class SqliteStore:
         return await self._reader.run(lambda c: waits.memos(c, scope))
 
     async def waits(
-        self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 100
+        self, run: str, *, kind: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[WaitRow]:
-        return await self._reader.run(lambda c: waits.list_pending(c, run, kind, after, limit))
+        return await self._reader.run(lambda c: waits.waits_of_run(c, run, kind, after, limit))
+
+    async def waits_by_time(
+        self,
+        *,
+        run: str | None = None,
+        kind: str | None = None,
+        state: str = "pending",
+        since: int | None = None,
+        until: int | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[WaitRow]:
+        return await self._reader.run(lambda c: waits.waits_by_time(c, run, kind, state, since, until, before, limit))
 
     async def waits_for_topic(
         self,
@@ -287,14 +319,40 @@ class SqliteStore:
     async def states(self, prefix: str, *, after: str | None = None, limit: int = 100) -> list[StateRow]:
         return await self._reader.run(lambda c: state.list_(c, prefix, after, limit, self.clock.now_ms()))
 
+    # Monitoring
+
+    async def report_worker(self, id: str, facts: bytes, ttl_ms: int) -> None:
+        await self._writer.run(lambda c: monitoring.report_worker(c, id, facts, ttl_ms, self.clock.now_ms()))
+
+    async def remove_worker(self, id: str) -> None:
+        await self._writer.run(lambda c: monitoring.remove_worker(c, id))
+
+    async def workers(self) -> list[WorkerRow]:
+        return await self._reader.run(lambda c: monitoring.workers(c, self.clock.now_ms()))
+
+    async def add_counts(self, counts: Sequence[MinuteCounts]) -> None:
+        await self._writer.run(lambda c: monitoring.add_counts(c, counts))
+
+    async def rates(self, queue: str | None, since: int) -> list[MinuteCounts]:
+        return await self._reader.run(lambda c: monitoring.rates(c, queue, since))
+
+    async def error_groups(self, queue: str) -> list[ErrorGroupRow]:
+        return await self._reader.run(lambda c: monitoring.error_groups(c, queue))
+
+    async def jobs_of_error_group(
+        self, queue: str, group: str, *, after: str | None = None, limit: int = 50
+    ) -> list[str]:
+        return await self._reader.run(lambda c: monitoring.jobs_of_error_group(c, queue, group, after, limit))
+
     # Housekeeping
 
     async def sweep(self, what: Retention, limit: int = BATCH_SIZE) -> dict[str, int]:
         now = self.clock.now_ms()
         last = await self._reader.run(lambda c: housekeeping.last_to_delete(c, what))
-        return await self._delete(
-            lambda c, touched: housekeeping.sweep(c, what, last, Batch(limit), now, self._namespace, touched)
-        )
+        batch = Batch(limit)
+        await self._delete(lambda c, touched: housekeeping.sweep(c, what, last, batch, now, self._namespace, touched))
+        await self._stream_sweeper.sweep(what, batch)
+        return batch.removed
 
     async def describe(self) -> dict[str, Any]:
         size = await asyncio.to_thread(os.path.getsize, self.path) if self.path != MEMORY else 0

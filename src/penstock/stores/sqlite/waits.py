@@ -13,12 +13,12 @@ from ...ports.store import FeedItem, WaitRow
 from .events import LAST
 from .statements import ADMIN as SQL
 
-KINDS = ("time", "event", "trigger", "flow")
+KINDS = ("time", "event", "trigger", "call", "flow")
 
 
 def get(cursor: apsw.Cursor, id: str) -> WaitRow | None:
     row = cursor.execute(SQL.wait, (id,)).fetchone()
-    return WaitRow(*row) if row is not None else None
+    return _wait_row(row) if row is not None else None
 
 
 def memos(cursor: apsw.Cursor, scope: str) -> dict[str, bytes]:
@@ -26,17 +26,34 @@ def memos(cursor: apsw.Cursor, scope: str) -> dict[str, bytes]:
     return dict(rows.fetchall())
 
 
-def list_pending(
-    cursor: apsw.Cursor, run: str | None, kind: str | None, after: str | None, limit: int
+def waits_of_run(cursor: apsw.Cursor, run: str, kind: str | None, after: str | None, limit: int) -> list[WaitRow]:
+    rows: Any = cursor.execute(SQL.pending_waits_of_run, (run, kind, after or "", limit))
+    return [_wait_row(row) for row in rows]
+
+
+def waits_by_time(
+    cursor: apsw.Cursor,
+    run: str | None,
+    kind: str | None,
+    state: str,
+    since: int | None,
+    until: int | None,
+    before: str | None,
+    limit: int,
 ) -> list[WaitRow]:
+    page = (since or 0, LAST if until is None else until, before, limit)
     if run is not None:
-        rows: Any = cursor.execute(SQL.pending_waits_of_run, (run, kind, after or "", limit))
-        return [WaitRow(*row) for row in rows]
+        rows: Any = cursor.execute(SQL.waits_of_run_by_time, (run, state, kind, *page))
+        return [_wait_row(row) for row in rows]
     found: list[WaitRow] = []
     for one in KINDS if kind is None else (kind,):
-        rows = cursor.execute(SQL.pending_waits, (one, after or "", limit))
-        found += [WaitRow(*row) for row in rows]
-    return sorted(found, key=lambda row: row.id)[:limit]
+        rows = cursor.execute(SQL.waits_by_time, (one, state, *page))
+        found += [_wait_row(row) for row in rows]
+    return sorted(found, key=lambda row: (row.created, row.id), reverse=True)[:limit]
+
+
+def _wait_row(row: Any) -> WaitRow:
+    return WaitRow(*(*row[:12], str(row[12])))
 
 
 def waits_for_topic(
@@ -49,7 +66,7 @@ def waits_for_topic(
         rows = cursor.execute(
             SQL.waits_for_topic, (topic, msgspec.json.encode(keys).decode(), after or "", limit, last)
         )
-    return [WaitRow(*row) for row in rows]
+    return [_wait_row(row) for row in rows]
 
 
 def events_by_kind(cursor: apsw.Cursor, kind: str, since: str | None, after: str | None, limit: int) -> list[FeedItem]:

@@ -8,12 +8,15 @@ Needs pytest and pytest-asyncio.
 """
 
 from . import assert_rewrite as assert_rewrite  # first: it registers the contracts before they are imported
+from .cancel_jobs import CancelJobsContract
 from .change_signals import SignalsContract
+from .child_runs import ChildRunsContract
 from .claim import ClaimContract
 from .commit import CommitContract, ProfileContract
 from .dedupe import DedupeContract, QueueHoldContract
 from .delivery import DeliveriesContract
-from .event_log import EventLogContract
+from .error_groups import ErrorGroupsContract
+from .event_log import EventLogContract, StreamListContract
 from .feed import FeedContract
 from .housekeeping import HousekeepingContract
 from .job_trees import JobTreesContract
@@ -21,10 +24,14 @@ from .lease import LeaseContract
 from .limits import LimitsContract
 from .ordered_keys import OrderedKeysAdminContract, OrderedKeysContract, OrderedKeysFaultContract
 from .outcomes import OutcomeContract
+from .presence import PresenceContract
 from .queue_admin import QueueAdminContract
+from .queue_counts import QueueCountsContract
+from .queue_rates import OldestWaitingContract, QueueRatesContract
 from .refusals import RefusalContract
 from .repeats import RepeatContract
 from .retention import RetentionContract
+from .run_keys import RunKeysContract
 from .runner import RunnerContract
 from .runs import RunsContract
 from .schedules import SchedulesContract
@@ -58,15 +65,24 @@ class StoreContract(
     DeliveriesContract,
     RunsContract,
     RunSearchContract,
+    RunKeysContract,
     EventLogContract,
+    StreamListContract,
     TailContract,
     UnreadableEventsContract,
     FeedContract,
     SignalsContract,
     QueueAdminContract,
     JobTreesContract,
+    CancelJobsContract,
+    ChildRunsContract,
     SchedulesContract,
     StateContract,
+    PresenceContract,
+    QueueRatesContract,
+    OldestWaitingContract,
+    ErrorGroupsContract,
+    QueueCountsContract,
     HousekeepingContract,
     SweepBatchesContract,
     ProfileContract,
@@ -75,27 +91,35 @@ class StoreContract(
 
 
 __all__ = [
+    "CancelJobsContract",
+    "ChildRunsContract",
     "ClaimContract",
     "CommitContract",
     "DedupeContract",
     "DeliveriesContract",
+    "ErrorGroupsContract",
     "EventLogContract",
     "FeedContract",
     "HousekeepingContract",
     "JobTreesContract",
     "LeaseContract",
     "LimitsContract",
+    "OldestWaitingContract",
     "OrderedKeysAdminContract",
     "OrderedKeysContract",
     "OrderedKeysFaultContract",
     "OutcomeContract",
     "PausedRunContract",
+    "PresenceContract",
     "ProfileContract",
     "QueueAdminContract",
+    "QueueCountsContract",
     "QueueHoldContract",
+    "QueueRatesContract",
     "RefusalContract",
     "RepeatContract",
     "RetentionContract",
+    "RunKeysContract",
     "RunSearchContract",
     "RunnerContract",
     "RunsContract",
@@ -104,6 +128,7 @@ __all__ = [
     "StateContract",
     "StoreContract",
     "StoreUnderTest",
+    "StreamListContract",
     "SuspensionContract",
     "SweepBatchesContract",
     "TailContract",

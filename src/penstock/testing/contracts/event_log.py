@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ...core.ids import BadId
-from ...ports.store import Store
+from ...ports.store import Retention, Store
 from ..clock import FakeClock
-from .samples import STREAM, apply, event, seqs, unit
+from .samples import STREAM, apply, event, run, seqs, unit
 from .store_under_test import StoreUnderTest
 
 
@@ -151,3 +151,35 @@ class EventLogContract(StoreUnderTest):
 
     async def test_trim_of_an_unknown_stream(self, store: Store) -> None:
         assert await store.trim("nq:flow:none", keep=0) == 0
+
+
+class StreamListContract(StoreUnderTest):
+    """Streams of a type, the last created first."""
+
+    async def test_the_newest_streams_of_a_type(self, store: Store, clock: FakeClock) -> None:
+        for n, name in enumerate(("c", "a", "d", "b")):
+            await write(store, n + 1, f"nq:flow:{name}")
+            await write(store, 1, f"nq:flowers:{name}")
+            clock.advance("1s")
+        await write(store, 1, "nq:global")
+        await write(store, 1, "nq:flow:c")  # another event makes it no newer
+        rows = await store.newest_streams("nq:flow:")
+        assert [(row.name, row.seq) for row in rows] == [
+            ("nq:flow:b", 4),
+            ("nq:flow:d", 3),
+            ("nq:flow:a", 2),
+            ("nq:flow:c", 2),
+        ]
+        assert str(rows[-1].ms) == (await store.read("nq:flow:c", limit=1, backward=True))[0].id.partition("-")[0]
+        found: list[str] = []
+        while page := await store.newest_streams("nq:flow:", before=found[-1] if found else None, limit=3):
+            found += [row.name for row in page]
+        assert found == [row.name for row in rows]
+        assert await store.newest_streams("nq:flow:", before="nq:flow:none") == []
+        assert await store.newest_streams("nq:webhook:") == []
+
+    async def test_a_stream_that_is_removed_is_not_listed(self, store: Store, clock: FakeClock) -> None:
+        await apply(store, unit(run=run("r", closed=True), events=[event(stream="nq:flow:r")]))
+        clock.advance("1d")
+        await store.sweep(Retention(runs_before=clock.now_ms()))
+        assert await store.newest_streams("nq:flow:") == []

@@ -175,6 +175,28 @@ class HousekeepingContract(StoreUnderTest):
         assert (await store.sweep(Retention(keep_events=2)))["events"] == 6
         assert [seqs(await store.read(name)) for name in streams] == [[4, 5], [4, 5], [1, 2, 3, 4, 5]]
 
+    async def test_events_of_webhooks_and_entities(self, store: Store, clock: FakeClock) -> None:
+        streams = ["nq:webhook:orders/paid", "nq:entity:user-7", "nq:entity:user-8", "nq:flow:r"]
+        for _ in range(4):
+            await apply(store, unit(events=[event(stream=name) for name in streams]))
+            clock.advance("1h")
+        hour_ago = clock.now_ms() - 3_600_000
+        assert (await store.sweep(Retention(events_before=hour_ago)))["events"] == 3
+        assert [seqs(await store.read(name)) for name in streams] == [[4], *[[1, 2, 3, 4]] * 3]
+        assert (await store.sweep(Retention(keep_entity_events=3)))["events"] == 2
+        assert (await store.sweep(Retention(entity_events_before=hour_ago), limit=1))["events"] == 1
+        while (await store.sweep(Retention(entity_events_before=hour_ago), limit=1))["events"]:
+            pass
+        assert [seqs(await store.read(name)) for name in streams] == [[4], [4], [4], [1, 2, 3, 4]]
+        assert (await apply(store, unit(events=[event(stream="nq:entity:user-7")]))).events[0][1] == 5  # type: ignore[union-attr]
+
+    async def test_every_stream_has_its_turn(self, store: Store) -> None:
+        streams = [f"nq:entity:{n:03}" for n in range(500)]
+        await apply(store, unit(events=[event(stream=name) for name in [*streams, streams[-1]]]))
+        removed = [(await store.sweep(Retention(keep_entity_events=1)))["events"] for _ in range(10)]
+        assert sum(removed) == 1
+        assert seqs(await store.read(streams[-1])) == [2]
+
     async def test_finished_deliveries_have_their_own_count(self, store: Store) -> None:
         for n in range(4):
             await _done(store, f"d{n}", DELIVERIES)

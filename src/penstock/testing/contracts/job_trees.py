@@ -220,17 +220,24 @@ class JobTreesContract(StoreUnderTest):
         assert await store.job("a") is None
         assert await store.read(STREAM) == []
 
-    @pytest.mark.parametrize("how", ["remove", "drain", "cancelled"])
+    @pytest.mark.parametrize("how", ["remove", "drain"])
     async def test_a_parent_does_not_wait_for_a_removed_child(self, store: Store, how: str) -> None:
         await add(store, *tree(child("a"), child("b")))
         await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
         if how == "remove":
             assert await store.remove("b")
-        elif how == "drain":
-            assert await store.drain(KIDS) == 1
         else:
-            await apply(store, end(await claim_one(store, KIDS), Cancelled("stop")))
+            assert await store.drain(KIDS) == 1
         assert await children_of(store) == {"a": ("processed", b"1")}
+        assert names(await claim(store)) == ["p"]
+
+    @pytest.mark.parametrize(("on_failure", "seen"), [("ignore", ("ignored", "stop")), ("fail", ("failed", None))])
+    async def test_an_attempt_that_ends_as_cancelled_counts_as_a_failed_child(
+        self, store: Store, on_failure: str, seen: tuple[str, object]
+    ) -> None:
+        await add(store, *tree(child("a", on_failure)))
+        await apply(store, end(await claim_one(store, KIDS), Cancelled("stop")))
+        assert await children_of(store) == {"a": seen}
         assert names(await claim(store)) == ["p"]
 
     async def test_a_parent_does_not_wait_for_a_swept_child(self, store: Store) -> None:

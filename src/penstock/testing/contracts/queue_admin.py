@@ -37,11 +37,13 @@ class QueueAdminContract(StoreUnderTest):
         await one_in_each_state(store, clock)
         await add(store, job("other", "letters"))
         await store.pause("stopped")
+        assert all(type(count) is int for row in await store.queues() for count in row.counts.values())
         counts = dict.fromkeys(EMPTY, 1)
+        now = clock.now_ms()
         assert await store.queues() == [
-            QueueRow("elsewhere", False, {**EMPTY, "waiting": 1}),
-            QueueRow("letters", False, {**EMPTY, "waiting": 1}),
-            QueueRow(QUEUE, False, counts),
+            QueueRow("elsewhere", False, {**EMPTY, "waiting": 1}, now),
+            QueueRow("letters", False, {**EMPTY, "waiting": 1}, now),
+            QueueRow(QUEUE, False, counts, now),
             QueueRow("stopped", True, EMPTY),
         ]
 

@@ -12,6 +12,7 @@ from ...ports.unit import (
     Committed,
     Completed,
     Dead,
+    Memo,
     Outcome,
     Refused,
     Released,
@@ -118,6 +119,12 @@ async def _progress(store: Store) -> Unit:
     return unit(claim=await add_and_claim(store, "j"), progress=b"50", events=[event("step.log")])
 
 
+async def _calls(store: Store) -> Unit:
+    found = await add_and_claim(store, "j")
+    memos = [Memo(found.scope, "charge#1", b"1"), Memo(found.scope, "mail#1", b"2")]
+    return unit(claim=found, memos=memos, events=[event("call.completed"), event("call.completed")])
+
+
 COMMANDS = [
     _run_started,
     _events_only,
@@ -135,6 +142,7 @@ COMMANDS = [
     _resumes_run,
     _run_moved,
     _progress,
+    _calls,
 ]
 every_command = pytest.mark.parametrize("prepare", COMMANDS, ids=[p.__name__.lstrip("_") for p in COMMANDS])
 # A start repeated later may also be answered with a conflict that carries the current run.

@@ -4,7 +4,8 @@
         def make_runner(self, concurrency):
             return MyRunner(concurrency)
 
-The handlers are in runner_handlers.py, or runner_sync_handlers.py with `is_async = False`.
+The handlers are in runner_handlers.py, or runner_sync_handlers.py with `is_async = False`. Each case has an App of its
+own; the event loop and the folder with the handlers are shared by the cases of a class, so that a runner can be, too.
 """
 
 from __future__ import annotations
@@ -59,17 +60,27 @@ class Trace:
 class RunnerContract(ABC):
     """Flows and jobs must not notice where their handlers run."""
 
-    pytestmark = pytest.mark.asyncio
+    pytestmark = pytest.mark.asyncio(loop_scope="class")
     is_async = True
 
     @abstractmethod
     def make_runner(self, concurrency: int) -> Runner:
         """Return a new runner; called on the event loop."""
 
-    @pytest_asyncio.fixture
-    async def app(self, tmp_path: Path) -> AsyncIterator[TestApp]:
-        handlers = load_handlers("runner_handlers" if self.is_async else "runner_sync_handlers", tmp_path)
-        async with TestApp(handlers=handlers, runner=self.make_runner, grace="100ms") as app:
+    def make_url(self) -> str:
+        """Return the URL of an empty store."""
+        return ":memory:"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def handlers(cls, tmp_path_factory: pytest.TempPathFactory) -> list[Callable[..., Any]]:
+        """The functions to run; a runner of another language overrides this, or `app`."""
+        name = "runner_handlers" if cls.is_async else "runner_sync_handlers"
+        return load_handlers(name, tmp_path_factory.mktemp("handlers"))
+
+    @pytest_asyncio.fixture(loop_scope="class")
+    async def app(self, handlers: list[Callable[..., Any]]) -> AsyncIterator[TestApp]:
+        async with TestApp(self.make_url(), handlers=handlers, runner=self.make_runner, grace="100ms") as app:
             yield app
 
     @pytest.fixture
@@ -230,6 +241,19 @@ class RunnerContract(ABC):
         await app.emit("runner.paid")
         assert (await app.finish(run)).result == "all"
 
+    async def test_concurrent_calls(self, app: TestApp, trace: Trace) -> None:
+        """Functions run at once; the step suspends when every branch waits, and each branch continues."""
+        run = await app.start("branches", {"trace": trace.path})
+        await app.settle()
+        assert (await app.runs.get(run)).status == "waiting"
+        assert sorted(trace.text().split()) == ["a1", "b1", "c1"]
+        await app.emit("runner.b")
+        await app.settle()
+        assert sorted(trace.text().split()) == ["a1", "b1", "b2", "c1"]
+        await app.emit("runner.a")
+        assert (await app.finish(run)).result == ["a1 a2", "b1 b2", "c1"]
+        assert sorted(trace.text().split()) == ["a1", "a2", "b1", "b2", "c1"], "each once"
+
     async def test_first_returns_the_winner(self, app: TestApp) -> None:
         assert (await app.run_flow("races")).result == "time"
 
@@ -264,13 +288,18 @@ class RunnerContract(ABC):
             (second, view.id, view.id),
         ]
         (started, *_) = await app.events.read_all(f"nq:flow:{run}")
-        assert started.meta == {"tags": {"by": "launches"}, "parent": view.id}
+        assert started.meta == {"tags": {"by": "launches"}, "parent": view.id, "root": view.id}
         assert len(await app.runs.list(flow="echo")) == 1
 
     async def test_a_job_starts_work_once(self, app: TestApp) -> None:
         id, run = await app.run_job("runner-launch")
         assert (id, await app.jobs.result(id), await app.result(run)) == ("six", 60, "from a job")
         assert len(await app.runs.list(flow="echo")) == 1
+
+    async def test_a_step_calls_other_flows(self, app: TestApp) -> None:
+        view = await app.run_flow("calls")
+        assert view.result == ["hi", [1, 2], ["a", "b"], "child_failed"]
+        assert len(await app.runs.children(view.id)) == 6
 
     async def test_an_unknown_flow_is_an_error_of_the_handler(self, app: TestApp) -> None:
         error = await self._error(app, await app.run_flow("bad-launch"))

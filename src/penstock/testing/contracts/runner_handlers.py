@@ -232,6 +232,20 @@ async def joins(input: Any, ctx: Context) -> Any:
     )
 
 
+@flow("branches", emits=[])
+async def branches(input: Any, ctx: Context) -> Any:
+    def did(what: str) -> str:
+        note(input, what)
+        return what
+
+    async def branch(name: str) -> str:
+        first = await ctx.run(f"{name} one", did, f"{name}1")
+        await ctx.wait.event(f"runner.{name}")
+        return f"{first} {await ctx.run(f'{name} two', did, f'{name}2')}"
+
+    return await asyncio.gather(branch("a"), branch("b"), ctx.run("c", did, "c1"))
+
+
 @flow("races", emits=[])
 async def races(input: Any, ctx: Context) -> Any:
     calls: dict[str, Any] = {"event": ctx.wait.event("runner.never"), "time": ctx.wait.time("1h", name="late")}
@@ -293,9 +307,21 @@ async def bad_launch(input: Any, ctx: Context) -> Any:
     return ctx.start("ecko", 1)
 
 
+@flow("calls", emits=[])
+async def calls(input: Any, ctx: Context) -> Any:
+    one = await ctx.call(echo, "hi")
+    many = await ctx.call_many("echo", [1, 2])
+    both = await ctx.all([ctx.call("echo", "a", name="a"), ctx.call("echo", "b", name="b")])
+    try:
+        await ctx.call("permanent")
+    except Exception as problem:
+        return [one, many, both, getattr(problem, "code", None)]
+
+
 HANDLERS: list[Callable[..., Any]] = [
     *(
         echo,
+        branches,
         facts,
         bad_result,
         model,
@@ -312,5 +338,5 @@ HANDLERS: list[Callable[..., Any]] = [
         undeclared,
     ),
     *(live, state, reads, once, call_fails, naps, hears, gives_up, asks, joins, races, two_sites, hangs, runs_long),
-    *(child, parent, launches, launch, bad_launch),
+    *(child, parent, launches, launch, bad_launch, calls),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,22 @@ def joins(input: Any, ctx: SyncContext) -> Any:
     )
 
 
+@flow("branches", emits=[])
+def branches(input: Any, ctx: SyncContext) -> Any:
+    def did(what: str) -> str:
+        note(input, what)
+        return what
+
+    with ThreadPoolExecutor(3) as pool:
+        names = ("a", "b", "c")
+        first = dict(zip(names, pool.map(lambda name: ctx.run(f"{name} one", did, f"{name}1"), names), strict=True))
+    waits = {name: ctx.branch.event(f"runner.{name}") for name in ("b", "a")}
+    ctx.all([waits["b"]])
+    second_b = ctx.run("b two", did, "b2")
+    ctx.all([waits["a"]])
+    return [f"{first['a']} {ctx.run('a two', did, 'a2')}", f"{first['b']} {second_b}", first["c"]]
+
+
 @flow("races", emits=[])
 def races(input: Any, ctx: SyncContext) -> Any:
     calls: dict[str, Any] = {"event": ctx.branch.event("runner.never"), "time": ctx.branch.time("1h", name="late")}
@@ -300,9 +317,21 @@ def bad_launch(input: Any, ctx: SyncContext) -> Any:
     return ctx.start("ecko", 1)
 
 
+@flow("calls", emits=[])
+def calls(input: Any, ctx: SyncContext) -> Any:
+    one = ctx.call(echo, "hi")
+    many = ctx.call_many("echo", [1, 2])
+    both = ctx.all([ctx.branch.call("echo", "a", name="a"), ctx.branch.call("echo", "b", name="b")])
+    try:
+        ctx.call("permanent")
+    except Exception as problem:
+        return [one, many, both, getattr(problem, "code", None)]
+
+
 HANDLERS: list[Callable[..., Any]] = [
     *(
         echo,
+        branches,
         facts,
         bad_result,
         model,
@@ -319,5 +348,5 @@ HANDLERS: list[Callable[..., Any]] = [
         undeclared,
     ),
     *(live, state, reads, once, call_fails, naps, hears, gives_up, asks, joins, races, two_sites, hangs, runs_long),
-    *(child, parent, launches, launch, bad_launch),
+    *(child, parent, launches, launch, bad_launch, calls),
 ]

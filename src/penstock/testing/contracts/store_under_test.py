@@ -52,7 +52,7 @@ async def take_snapshot(store: Store) -> dict[str, Any]:
         "runs": await store.runs(limit=PAGE),
         "queues": queues,
         "jobs": [job for queue in queues for job in await jobs_of(store, queue.name)],
-        "waits": await store.waits(limit=PAGE),
+        "waits": await store.waits_by_time(limit=PAGE),
         "schedules": await store.schedules(),
         "state": await store.states("", limit=PAGE),
     }

@@ -43,6 +43,29 @@ class SuspensionContract(StoreUnderTest):
         again = await claim_one(store)
         assert (again.attempt, again.failures, again.crashes, again.memos) == (1, 0, 0, {"time#1": b"1"})
 
+    async def test_counts_of_waits_with_a_timeout(self, store: Store, clock: FakeClock) -> None:
+        """A job that waits with a timeout is suspended in the counts; a retry that is due later is delayed."""
+
+        async def counts() -> tuple[int, int, int]:
+            (row,) = await store.queues()
+            return row.counts["waiting"], row.counts["delayed"], row.counts["suspended"]
+
+        due, jobs = clock.now_ms() + 60_000, [f"r.{name}.1" for name in ("timed", "expires", "open", "retried")]
+        await apply(store, unit(run=run("r"), jobs=[job(id, run="r") for id in jobs]))
+        claims = {one.job: one for one in await claim(store, limit=4)}
+        dues = {"r.timed.1": due, "r.expires.1": due, "r.open.1": None}
+        for id, ends in dues.items():
+            waits = [wait(f"{id}.{n}", "r", job=id, due=ends) for n in range(2)]
+            await apply(store, unit(claim=claims[id], outcome=Suspended(ends), waits=waits))
+        await apply(store, unit(claim=claims["r.retried.1"], outcome=RetryAt(due, ERROR)))
+        assert await counts() == (0, 1, 3)
+        settled = [SettleWait(f"r.timed.1.{n}", "resolved") for n in range(2)]
+        await apply(store, unit(wakes=["r.timed.1"], waits=settled))
+        assert await counts() == (1, 1, 2)
+        clock.set_ms(due)
+        assert len(await claim(store)) == 3
+        assert await counts() == (0, 0, 1)
+
     async def test_a_claim_carries_its_time(self, store: Store, clock: FakeClock) -> None:
         one = await add_and_claim(store, "j")
         assert one.at == clock.now_ms()

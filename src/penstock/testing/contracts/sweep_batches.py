@@ -5,11 +5,11 @@ from __future__ import annotations
 from ...ports.store import Retention, Store
 from ...ports.unit import Completed, Memo, StateWrite
 from ..clock import FakeClock
-from .cleanup import sweep_all
 from .samples import QUEUE, add, add_and_claim, apply, claim, event, job, run, seqs, state_of, unit, wait
 from .store_under_test import StoreUnderTest, take_snapshot
 
 LIMIT = 3
+MAX_SWEEPS = 1000
 FAR = 10**15
 ALL = Retention(runs_before=FAR, jobs_before=FAR, events_before=FAR)
 
@@ -86,6 +86,16 @@ class SweepBatchesContract(StoreUnderTest):
         await apply(store, unit(events=[event(stream="nq:global"), event(stream="nq:entity:e")]))
         await store.sweep(ALL)
         assert [item.stream for item in await store.feed("")] == ["nq:entity:e"]
+
+
+async def sweep_all(store: Store, clock: FakeClock, limit: int = 500) -> int:
+    """Sweep with no retention until a call removes nothing. Return the number of calls that removed something."""
+    now = clock.now_ms() + 1
+    what = Retention(runs_before=now, jobs_before=now, events_before=now, keep_deliveries=0)
+    for calls in range(MAX_SWEEPS):
+        if not any((await store.sweep(what, limit)).values()):
+            return calls
+    raise AssertionError(f"{MAX_SWEEPS} sweeps, and the last one still removed something")
 
 
 async def _done(store: Store, queue: str, count: int) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ...ports.store import Store, WaitRow
-from ...ports.unit import Committed, Completed, Memo, Refused, SettleWait, Unit
+from ...ports.store import Retention, Store, WaitRow
+from ...ports.unit import Committed, Completed, Memo, NewEvent, Refused, SettleWait, Unit
+from ..clock import FakeClock
 from .samples import STREAM, apply, claim_one, event, job, run, unit, wait
 from .store_under_test import StoreUnderTest
 
@@ -49,16 +50,22 @@ class WaitsContract(StoreUnderTest):
     async def test_a_cancelled_wait_may_be_registered_again(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
         await apply(store, unit(waits=[SettleWait("w", "cancelled")]))
-        assert await store.waits() == []
+        assert await store.waits("r") == []
         assert isinstance(await apply(store, unit(waits=[wait("w", "r", body=b"[2]")])), Committed)
-        assert [(row.id, row.body) for row in await store.waits()] == [("w", b"[2]")]
+        assert [(row.id, row.body) for row in await store.waits("r")] == [("w", b"[2]")]
         assert isinstance(await apply(store, unit(waits=[SettleWait("w", "resolved")])), Committed)
+
+    async def test_a_wait_that_was_cancelled_with_a_result_cannot_be_registered_again(self, store: Store) -> None:
+        await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
+        await apply(store, unit(waits=[SettleWait("w", "cancelled", final=True)]))
+        assert await apply(store, unit(waits=[wait("w", "r")])) == Refused("wait", "w")
+        assert await _state(store, "w") == "cancelled"
 
     async def test_registering_a_pending_wait_again_replaces_it(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="a", key="k", due=1)]))
         await apply(store, unit(waits=[wait("w", "r", topic="b", key="l", due=2, job="r.b.1", body=b"[2]")]))
-        scope, kind = "r.charge.1", "event"
-        assert await store.wait_row("w") == WaitRow("w", "r", scope, kind, "pending", b"[2]", 2, "r.b.1", "b", "l")
+        row = WaitRow("w", "r", "r.charge.1", "event", "pending", b"[2]", 2, "r.b.1", "b", "l")
+        assert _without_times(await store.wait_row("w")) == row
         assert await store.waits_for_topic("a", None) == []
         assert [row.id for row in await store.waits_for_topic("b", ["l"])] == ["w"]
 
@@ -75,15 +82,28 @@ class WaitsContract(StoreUnderTest):
         assert isinstance(await apply(store, unit(waits=settles, events=[event()])), Committed)
         assert [await _state(store, id) for id in ("w", "open", "missing")] == [before, "cancelled", None]
 
-    async def test_the_columns_of_a_wait_row(self, store: Store) -> None:
+    async def test_the_columns_of_a_wait_row(self, store: Store, clock: FakeClock) -> None:
         assert await store.wait_row("w") is None
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", due=5, job="r.a.1", topic="t", key="k")]))
         body = b'{"kind":"order.paid"}'
-        row = WaitRow("w", "r", "r.charge.1", "event", "pending", body, 5, "r.a.1", "t", "k")
-        assert await store.wait_row("w") == row
-        assert await store.waits() == [row]
+        row = await store.wait_row("w")
+        assert row is not None
+        assert _without_times(row) == WaitRow("w", "r", "r.charge.1", "event", "pending", body, 5, "r.a.1", "t", "k")
+        assert (row.created, row.settled) == (clock.now_ms(), None)
+        assert await store.waits("r") == await store.waits_by_time() == [row]
+        clock.advance("1s")
+        await apply(store, unit(waits=[wait("w", "r", due=5, job="r.a.1", topic="t", key="k")]))
+        assert await store.wait_row("w") == row  # it keeps the time of its first registration
         await apply(store, unit(waits=[SettleWait("w", "expired")]))
-        assert await store.wait_row("w") == msgspec.structs.replace(row, state="expired")
+        assert await store.wait_row("w") == msgspec.structs.replace(row, state="expired", settled=clock.now_ms())
+
+    async def test_the_position_of_a_wait_is_before_the_events_delivered_to_it(self, store: Store) -> None:
+        await apply(store, unit(events=[_indexed(1)]))
+        await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="t")]))
+        await apply(store, unit(events=[_indexed(2)]))
+        row = await store.wait_row("w")
+        assert row is not None
+        assert [item.event.data for item in await store.events_by_kind("t", after=row.position)] == [2]
 
     async def test_all_waits_settled_by_a_unit_must_be_pending(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("a", "r"), wait("b", "r")]))
@@ -133,19 +153,49 @@ class WaitsContract(StoreUnderTest):
         assert await _state(store, "w") == "cancelled"
 
     async def test_pending_waits_by_run_and_kind_with_pages(self, store: Store) -> None:
-        kinds = ("time", "event", "trigger")
+        kinds = ("time", "event", "trigger", "call")
         for of in ("r", "r.b"):
             waits = [wait(f"{kind}-{of}-{n}", of, kind=kind) for kind in kinds for n in range(3)]
             await apply(store, unit(run=run(of), waits=waits))
         await apply(store, unit(waits=[wait("flow-1", "", kind="flow", topic="t"), SettleWait("time-r-0", "resolved")]))
         everything = sorted(f"{kind}-{of}-{n}" for kind in kinds for of in ("r", "r.b") for n in range(3))
         everything.remove("time-r-0")
-        assert await _pages(store) == sorted([*everything, "flow-1"])
-        assert await _pages(store, run="r") == [id for id in everything if "-r-" in id]
-        assert await _pages(store, kind="event") == [id for id in everything if id.startswith("event")]
-        assert await _pages(store, run="r.b", kind="time") == [f"time-r.b-{n}" for n in range(3)]
-        assert await _pages(store, kind="flow") == ["flow-1"]
-        assert await _pages(store, run="none") == []
+        assert await _pages(store, "r") == [id for id in everything if "-r-" in id]
+        assert await _pages(store, "r", kind="event") == [f"event-r-{n}" for n in range(3)]
+        assert await _pages(store, "r.b", kind="time") == [f"time-r.b-{n}" for n in range(3)]
+        assert await _pages(store, "", kind="flow") == ["flow-1"]
+        assert await _pages(store, "none") == []
+        assert sorted(await _pages_by_time(store)) == sorted([*everything, "flow-1"])
+        assert await _pages_by_time(store, kind="event") == [f"event-{of}-{n}" for of in ("r.b", "r") for n in "210"]
+        assert await _pages_by_time(store, run="r", kind="time") == ["time-r-2", "time-r-1"]
+        assert await _pages_by_time(store, run="r", state="resolved") == ["time-r-0"]
+
+    async def test_triggers_by_time_and_state_with_pages(self, store: Store, clock: FakeClock) -> None:
+        await apply(store, unit(run=run("r")))
+        times = []
+        for n in range(8):
+            times.append(clock.now_ms())
+            both = [wait(f"t{n}{half}", "r", kind="trigger") for half in "ab"]  # two of one millisecond
+            await apply(store, unit(waits=[*both, wait(f"e{n}", "r", topic="t")]))
+            clock.advance("1s")
+        for n, how in ((1, "resolved"), (2, "expired"), (3, "cancelled"), (4, "resolved")):
+            await apply(store, unit(waits=[SettleWait(f"{kind}", how) for kind in (f"t{n}a", f"t{n}b", f"e{n}")]))
+        assert await _pages_by_time(store, kind="trigger") == [f"t{n}{half}" for n in (7, 6, 5, 0) for half in "ba"]
+        assert await _pages_by_time(store, kind="trigger", state="resolved") == ["t4b", "t4a", "t1b", "t1a"]
+        assert await _pages_by_time(store, kind="trigger", state="expired") == ["t2b", "t2a"]
+        assert await _pages_by_time(store, state="cancelled") == ["t3b", "t3a"]
+        window = {"since": times[5], "until": times[7]}
+        assert await _pages_by_time(store, kind="trigger", **window) == ["t6b", "t6a", "t5b", "t5a"]
+        assert await _pages_by_time(store, run="r", kind="trigger", **window) == ["t6b", "t6a", "t5b", "t5a"]
+        assert await store.waits_by_time(kind="trigger", before="missing") == []
+        await apply(store, unit(waits=[wait("t3a", "r", kind="trigger")]))  # a cancelled one may become pending again
+        assert await _pages_by_time(store, kind="trigger", state="cancelled") == ["t3b"]
+        assert "t3a" in await _pages_by_time(store, kind="trigger")
+        await apply(store, unit(run=run("r", 1, status="cancelled", closed=True)))
+        assert await _pages_by_time(store) == []
+        assert len(await _pages_by_time(store, kind="trigger", state="cancelled")) == 10
+        await store.sweep(Retention(keep_runs=0))
+        assert await store.waits_by_time(kind="trigger", state="resolved") == []
 
     async def test_waits_for_a_topic_by_key_with_pages(self, store: Store) -> None:
         waits = [wait(f"{topic}-{key}-{n}", "r", topic=topic, key=key) for topic in "ab" for key in "xyz" for n in "12"]
@@ -169,11 +219,27 @@ async def _state(store: Store, id: str) -> str | None:
     return row.state if row is not None else None
 
 
-async def _pages(store: Store, **which: Any) -> list[str]:
+async def _pages(store: Store, run: str, **which: Any) -> list[str]:
     found: list[str] = []
-    while page := await store.waits(**which, after=found[-1] if found else None, limit=2):
+    while page := await store.waits(run, **which, after=found[-1] if found else None, limit=2):
         found += [row.id for row in page]
     return found
+
+
+async def _pages_by_time(store: Store, **which: Any) -> list[str]:
+    found: list[str] = []
+    while page := await store.waits_by_time(**which, before=found[-1] if found else None, limit=3):
+        found += [row.id for row in page]
+    return found
+
+
+def _indexed(data: Any) -> NewEvent:
+    return msgspec.structs.replace(event("t", data=data), kind="t")
+
+
+def _without_times(row: WaitRow | None) -> WaitRow:
+    assert row is not None
+    return msgspec.structs.replace(row, created=0, settled=None, position="")
 
 
 async def _listeners(store: Store, topic: str, keys: list[str] | None) -> list[str]:

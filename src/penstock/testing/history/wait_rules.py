@@ -9,7 +9,7 @@ from ...core.events import Event
 from .records import RunHistory, Violation, instance_of, is_final
 
 WAIT_STARTED_KINDS = ("step.await.time", "step.await.event", "step.await.trigger")
-WAIT_ENDED_KINDS = ("step.resumed", "step.await.timeout")
+WAIT_ENDED_KINDS = ("step.resumed", "step.await.timeout", "step.await.cancelled")
 _TRIGGER_ENDED_KINDS = ("trigger.fired", "trigger.timeout")
 
 WaitKey = tuple[str, int, str]  # step, n, the durable call

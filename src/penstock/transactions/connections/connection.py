@@ -68,9 +68,7 @@ def wrap_connection(connection: Any) -> UserConnection:
         if isinstance(connection, tuple(_loaded_classes(module, names))):
             wrapped = adapter(connection)
             if wrapped.dialect not in (POSTGRES, SQLITE):
-                raise UnknownConnection(
-                    f"tx is a connection to {wrapped.dialect}, which cannot hold an outbox; use Postgres or SQLite"
-                )
+                raise UnknownConnection(f"tx must be a connection to Postgres or SQLite, got one to {wrapped.dialect}")
             return wrapped
     raise UnknownConnection(f"tx must be {ACCEPTED}, got a {type(connection).__name__}")
 

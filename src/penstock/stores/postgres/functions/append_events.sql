@@ -48,7 +48,10 @@ BEGIN
         attempt = j.attempt - 1, lease = NULL
       FROM penstock.jobs AS c LEFT JOIN penstock.runs AS r ON r.id = c.run
       WHERE c.pk = ANY (claims) AND j.pk = c.pk AND c.run IS NOT NULL AND (r.id IS NULL OR r.closed OR r.paused)
-      RETURNING j.pk)
+      RETURNING j.pk, j.queue, j.state),
+    counted AS (
+      INSERT INTO penstock.finished_counts (queue, state, n)
+      SELECT l.queue, 6, count(*) FROM late AS l WHERE l.state = 6 GROUP BY l.queue)
     SELECT array_agg(pk) INTO dropped FROM late;
     IF dropped IS NOT NULL THEN
       RETURN;

@@ -14,7 +14,7 @@ BEGIN
   RETURN released;
 END $$;
 
--- Records how children ended (4 completed, 5 failed, 6 cancelled). Returns the queues of parents that can go on.
+-- Records how children ended (4 completed, 5 failed or cancelled). Returns the queues of parents that can go on.
 CREATE OR REPLACE FUNCTION penstock.end_children(now bigint, ends penstock.child_end[]) RETURNS text[] LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -27,7 +27,7 @@ BEGIN
     released := NULL;
     SELECT on_failure INTO policy FROM penstock.children WHERE parent = e.parent AND child = e.child AND state = 0;
     CONTINUE WHEN NOT FOUND OR (e.state = 5 AND policy = 'wait');
-    IF e.state = 6 OR (e.state = 5 AND policy = 'remove') THEN
+    IF e.state = 5 AND policy = 'remove' THEN
       DELETE FROM penstock.children WHERE parent = e.parent AND child = e.child;
     ELSE
       UPDATE penstock.children SET state = CASE WHEN e.state = 4 THEN 1 WHEN policy = 'fail' THEN 3 ELSE 2 END,

@@ -73,7 +73,7 @@ BEGIN
       UPDATE penstock.jobs SET state = 0 WHERE pk = ANY (ARRAY(
         SELECT pk FROM penstock.jobs WHERE queue = q.queue AND state = 1 AND due <= now
         ORDER BY due LIMIT 1000 FOR UPDATE SKIP LOCKED));
-      UPDATE penstock.jobs SET state = 0, crashes = crashes + 1, lease = NULL WHERE pk = ANY (ARRAY(
+      UPDATE penstock.jobs SET state = 0, crashes = least(crashes, 2147483646) + 1, lease = NULL WHERE pk = ANY (ARRAY(
         SELECT pk FROM penstock.jobs WHERE queue = q.queue AND state = 2 AND lease <= now
         ORDER BY lease LIMIT 1000 FOR UPDATE SKIP LOCKED));
       waiting[i] := true;
@@ -114,14 +114,17 @@ BEGIN
         moved AS (
           UPDATE penstock.jobs AS j SET
             state = x.next_state,
-            attempt = CASE WHEN x.next_state = 2 THEN j.attempt + 1 ELSE j.attempt END,
+            attempt = CASE WHEN x.next_state = 2 THEN least(j.attempt, 2147483646) + 1 ELSE j.attempt END,
             token = CASE WHEN x.next_state = 2 THEN secret || '.' || j.pk ELSE j.token END,
             lease = CASE WHEN x.next_state = 2 THEN lease_end END,
             finished = CASE WHEN x.next_state = 6 THEN now ELSE j.finished END
           FROM (SELECT p.pk, (CASE WHEN p.run IS NULL THEN 2 WHEN r.id IS NULL OR r.closed THEN 6
                                    WHEN r.paused THEN -1 ELSE 2 END)::smallint AS next_state
                 FROM picked AS p LEFT JOIN penstock.runs AS r ON r.id = p.run) AS x
-          WHERE j.pk = x.pk RETURNING j.priority, j.pk, x.next_state)
+          WHERE j.pk = x.pk RETURNING j.priority, j.pk, x.next_state),
+        counted AS (
+          INSERT INTO penstock.finished_counts (queue, state, n)
+          SELECT q.queue, 6, count(*) FROM moved AS m WHERE m.next_state = 6 HAVING count(*) > 0)
         SELECT count(*), coalesce(array_agg(m.pk ORDER BY m.priority, m.pk) FILTER (WHERE m.next_state = 2), '{}')
         INTO seen, pks FROM moved AS m;
         taken := taken || pks;
@@ -163,13 +166,15 @@ BEGIN
       END LOOP;
       UPDATE penstock.jobs AS j SET
         state = x.next_state,
-        attempt = CASE WHEN x.next_state = 2 THEN j.attempt + 1 ELSE j.attempt END,
+        attempt = CASE WHEN x.next_state = 2 THEN least(j.attempt, 2147483646) + 1 ELSE j.attempt END,
         token = CASE WHEN x.next_state = 2 THEN secret || '.' || j.pk ELSE j.token END,
         lease = CASE WHEN x.next_state = 2 THEN lease_end END,
         due = coalesce(x.due, j.due),
         finished = CASE WHEN x.next_state = 6 THEN now ELSE j.finished END
       FROM unnest(pks, next_states, dues) AS x (pk, next_state, due) WHERE j.pk = x.pk AND x.next_state <> 0;
       IF NOT (2 = ALL (next_states)) THEN
+        INSERT INTO penstock.finished_counts (queue, state, n)
+        SELECT q.queue, 6, count(*) FROM unnest(next_states) AS x (next_state) WHERE x.next_state = 6 HAVING count(*) > 0;
         pks := ARRAY(SELECT x.pk FROM unnest(pks, next_states) WITH ORDINALITY AS x (pk, next_state, ord)
                      WHERE x.next_state = 2 ORDER BY x.ord);
       END IF;

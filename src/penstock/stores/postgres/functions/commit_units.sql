@@ -49,6 +49,8 @@ DECLARE
   once_keys penstock.once_key[];
   dedupes penstock.new_dedupe[];
   orders penstock.order_ref[];    -- order keys of jobs that are added, ended or removed
+  cancels penstock.job_cancel[];
+  cancelled_pk bigint;
   trees integer[];
   tree_jobs integer[];
   existing_job integer;
@@ -87,6 +89,7 @@ BEGIN
     trees := extras.trees;
     parents := extras.parents;
     orders := extras.orders;
+    cancels := extras.cancels;
     IF cardinality(dedupes) > 0 THEN
       PERFORM pg_advisory_xact_lock(k.lock) FROM (
         SELECT DISTINCT hashtextextended('penstock.dedupe_keys ' || d.queue || ' ' || d.key, 0) AS lock
@@ -97,6 +100,11 @@ BEGIN
     IF cardinality(removes) > 0 THEN
       orders := orders || ARRAY(
         SELECT (x.unit, k.queue, k.order_key)::penstock.order_ref FROM unnest(removes) AS x JOIN penstock.jobs AS k ON k.id = x.id
+        WHERE k.order_key IS NOT NULL);
+    END IF;
+    IF cardinality(cancels) > 0 THEN
+      orders := orders || ARRAY(
+        SELECT (x.unit, k.queue, k.order_key)::penstock.order_ref FROM unnest(cancels) AS x JOIN penstock.jobs AS k ON k.id = x.id
         WHERE k.order_key IS NOT NULL);
     END IF;
     IF cardinality(orders) > 0 THEN
@@ -131,10 +139,13 @@ BEGIN
     END IF;
     run_writers := array_fill(NULL::integer, ARRAY[cardinality(run_ids)]);
   END IF;
-  IF cardinality(extras.child_ends) > 0 OR cardinality(parents) > 0 THEN
-    -- The parents and the claimed jobs, in one order.
+  IF cardinality(extras.child_ends) > 0 OR cardinality(parents) > 0 OR cardinality(cancels) > 0 THEN
+    -- The parents, the claimed and the cancelled jobs, in one order.
     PERFORM 1 FROM penstock.jobs WHERE pk = ANY (job_pks || ARRAY(
-      SELECT k.pk FROM unnest(extras.child_ends) AS e JOIN penstock.jobs AS k ON k.id = e.parent)) ORDER BY pk FOR UPDATE;
+      SELECT k.pk FROM unnest(extras.child_ends) AS e JOIN penstock.jobs AS k ON k.id = e.parent) || ARRAY(
+      SELECT k.pk FROM unnest(cancels) AS c JOIN penstock.jobs AS k ON k.id = c.id) || ARRAY(
+      SELECT k.pk FROM unnest(cancels) AS c JOIN penstock.children AS h ON h.child = c.id
+      JOIN penstock.jobs AS k ON k.id = h.parent)) ORDER BY pk FOR UPDATE;
   END IF;
   IF cardinality(job_pks) > 0 THEN
     SELECT array_agg(h.state), array_agg(h.attempt), array_agg(h.token), array_agg(h.unit)
@@ -216,6 +227,12 @@ BEGIN
           WHERE p.pk = job_pks[j] AND c.state IN (0, 3)) THEN
           SELECT 'children', p.id INTO why, refused_key FROM penstock.jobs AS p WHERE p.pk = job_pks[j];
         END IF;
+        IF why IS NULL AND cardinality(cancels) > 0 THEN
+          SELECT 'taken', c.id INTO why, refused_key
+          FROM unnest(cancels) WITH ORDINALITY AS c LEFT JOIN penstock.jobs AS k
+            ON k.id = c.id AND k.state < 4 AND (c.attempt IS NULL OR k.attempt = c.attempt)
+          WHERE c.unit = i AND k.pk IS NULL ORDER BY c.ordinality LIMIT 1;
+        END IF;
         IF why IS NULL AND i = ANY (trees) THEN
           tree_jobs := ARRAY(SELECT n.ordinality FROM unnest(jobs) WITH ORDINALITY AS n WHERE n.unit = i ORDER BY n.ordinality);
           SELECT n.ordinality, n.id INTO existing_job, refused_key
@@ -261,8 +278,11 @@ BEGIN
         run_paused[r] := u.paused;
         run_units[r] := u.id;
         IF u.cancels_jobs THEN
-          UPDATE penstock.jobs SET state = 6, finished = now, unit = u.id
-          WHERE id > run_ids[r] || '.' AND id < run_ids[r] || '/' AND run = run_ids[r] AND state IN (-1, 0, 1, 3);
+          WITH ended AS (
+            UPDATE penstock.jobs SET state = 6, finished = now, unit = u.id
+            WHERE id > run_ids[r] || '.' AND id < run_ids[r] || '/' AND run = run_ids[r] AND state IN (-1, 0, 1, 3)
+            RETURNING queue)
+          INSERT INTO penstock.finished_counts (queue, state, n) SELECT e.queue, 6, count(*) FROM ended AS e GROUP BY e.queue;
         END IF;
       END IF;
       IF j IS NOT NULL AND u.end_state IS NOT NULL THEN
@@ -273,12 +293,29 @@ BEGIN
       IF u.has_extras THEN
         DELETE FROM penstock.jobs WHERE id IN (SELECT x.id FROM unnest(removes) AS x WHERE x.unit = i)
           AND (state IN (0, 1, 3, 5) OR (state = -1 AND order_key IS NOT NULL));
+        IF cardinality(cancels) > 0 THEN
+          FOR cancelled_pk IN
+            WITH ended AS (
+              UPDATE penstock.jobs AS k SET state = 6, finished = now, unit = u.id, error = c.error, lease = NULL
+              FROM unnest(cancels) AS c WHERE c.unit = i AND k.id = c.id AND k.state < 4 RETURNING k.pk, k.queue),
+            counted AS (
+              INSERT INTO penstock.finished_counts (queue, state, n) SELECT e.queue, 6, count(*) FROM ended AS e GROUP BY e.queue)
+            SELECT e.pk FROM ended AS e LOOP
+            -- A later unit of this call may end the attempt that runs it: it is fenced.
+            IF cancelled_pk = ANY (job_pks) THEN
+              job_states[array_position(job_pks, cancelled_pk)] := 6;
+            END IF;
+          END LOOP;
+          woken := woken || penstock.end_children(now, ARRAY(
+            SELECT (c.unit, h.parent, c.id, 5, NULL, c.reason)::penstock.child_end
+            FROM unnest(cancels) AS c JOIN penstock.children AS h ON h.child = c.id AND h.state = 0 WHERE c.unit = i));
+        END IF;
         WITH called AS (
           UPDATE penstock.jobs SET state = 0, due = 0
           WHERE id IN (SELECT x.id FROM unnest(wakes) AS x WHERE x.unit = i) AND state IN (1, 3)
           RETURNING queue)
         SELECT woken || array_agg(queue) INTO woken FROM called;
-        PERFORM penstock.write_waits(i, waits);
+        PERFORM penstock.write_waits(i, now, waits);
         PERFORM penstock.write_states(i, now, states);
         UPDATE penstock.schedules AS s SET next = m.next, last = m.slot, fired = s.fired + 1
         FROM unnest(schedules) AS m WHERE m.unit = i AND s.id = m.id;
@@ -286,7 +323,7 @@ BEGIN
       END IF;
       -- After the unit's own waits: a wait that the last unit of a run resolves is not cancelled.
       IF u.expected_version IS NOT NULL AND u.closed THEN
-        UPDATE penstock.waits SET state = 'cancelled' WHERE run = run_ids[r] AND state = 'pending';
+        UPDATE penstock.waits SET state = 'cancelled', settled = now WHERE run = run_ids[r] AND state = 'pending';
       END IF;
     END LOOP;
 
@@ -296,6 +333,11 @@ BEGIN
              CASE WHEN x.closed THEN now END, x.id, x.record
       FROM unnest(units) WITH ORDINALITY AS x
       WHERE x.ordinality BETWEEN first AND last AND run_writes[x.ordinality] = 2 ORDER BY run_ids[x.run];
+      IF cardinality(extras.run_parents) > 0 THEN
+        UPDATE penstock.runs AS k SET parent = p.parent, root = p.root, depth = p.depth, call = p.call
+        FROM unnest(extras.run_parents) AS p
+        WHERE p.unit BETWEEN first AND last AND verdicts[p.unit] = 0 AND k.id = run_ids[units[p.unit].run];
+      END IF;
       FOR i IN first..last LOOP
         IF run_writes[i] = 2 THEN
           run_exists[units[i].run] := true;
@@ -310,15 +352,19 @@ BEGIN
       WHERE x.ordinality BETWEEN first AND last AND run_writes[x.ordinality] = 1 AND k.id = run_ids[x.run];
     END IF;
     IF cardinality(job_pks) > 0 THEN
-      UPDATE penstock.jobs AS k SET
-        state = CASE WHEN x.end_state = 0 AND x.due > now THEN 1 ELSE x.end_state END,
-        due = coalesce(x.due, k.due),
-        finished = CASE WHEN x.end_state >= 4 THEN now END,
-        unit = x.id, result = x.result, error = coalesce(x.error, k.error), failures = k.failures + x.failed,
-        attempt = k.attempt - x.uncounted, lease = NULL
-      FROM unnest(units) WITH ORDINALITY AS x
-      WHERE x.ordinality BETWEEN first AND last AND x.end_state IS NOT NULL AND verdicts[x.ordinality] = 0
-        AND k.pk = job_pks[x.job];
+      WITH ended AS (
+        UPDATE penstock.jobs AS k SET
+          state = CASE WHEN x.end_state = 0 AND x.due > now THEN 1 ELSE x.end_state END,
+          due = coalesce(x.due, k.due),
+          finished = CASE WHEN x.end_state >= 4 THEN now END,
+          unit = x.id, result = x.result, error = coalesce(x.error, k.error), failures = least(k.failures, 2147483646) + x.failed,
+          attempt = k.attempt - x.uncounted, lease = NULL
+        FROM unnest(units) WITH ORDINALITY AS x
+        WHERE x.ordinality BETWEEN first AND last AND x.end_state IS NOT NULL AND verdicts[x.ordinality] = 0
+          AND k.pk = job_pks[x.job]
+        RETURNING k.queue, k.state)
+      INSERT INTO penstock.finished_counts (queue, state, n)
+      SELECT e.queue, e.state, count(*) FROM ended AS e WHERE e.state >= 4 GROUP BY e.queue, e.state;
     END IF;
     IF has_progress THEN
       UPDATE penstock.jobs AS k SET progress = x.progress
@@ -342,11 +388,11 @@ BEGIN
       ON CONFLICT (name) DO NOTHING;
       WITH inserted AS (
         INSERT INTO penstock.jobs (pk, id, queue, name, state, priority, due, run, scope, rate_key, created, started_stream,
-                                   started_prefix, opts, payload, order_key)
+                                   started_prefix, opts, payload, order_key, error_group)
         SELECT n.pk, n.id, n.queue, n.name,
                CASE WHEN n.waits_for_children THEN -2 WHEN n.order_key IS NOT NULL THEN -1 WHEN n.due > now THEN 1 ELSE 0 END,
                n.priority, n.due, n.run, n.scope, n.rate_key, now, n.started_stream, n.started_prefix, n.opts, n.payload,
-               n.order_key
+               n.order_key, n.error_group
         FROM (SELECT pks[row_number() OVER (ORDER BY o.ordinality)] AS pk, o.*
               FROM unnest(jobs) WITH ORDINALITY AS o
               WHERE o.unit BETWEEN first AND last AND verdicts[o.unit] = 0
@@ -367,6 +413,12 @@ BEGIN
     IF has_extras THEN
       IF cardinality(extras.children) > 0 THEN
         PERFORM penstock.add_children(jobs, new_jobs, extras.children);
+      END IF;
+      IF cardinality(extras.run_keys) > 0 THEN
+        INSERT INTO penstock.run_keys (key, created, run)
+        SELECT k.key, r.created, r.id FROM unnest(extras.run_keys) AS k JOIN penstock.runs AS r ON r.id = k.run
+        WHERE k.unit BETWEEN first AND last AND verdicts[k.unit] = 0 ORDER BY k.key, r.created, r.id
+        ON CONFLICT (key, created, run) DO NOTHING;
       END IF;
       IF cardinality(extras.memos) > 0 THEN
         INSERT INTO penstock.memos (scope, name, value)

@@ -32,7 +32,7 @@ BEGIN
             id text, is_remembered boolean, expected_version bigint, kind text, flow text, status text, closed boolean, paused boolean,
             cancels_jobs boolean, record text, has_extras boolean) ORDER BY d.n),
     ARRAY(SELECT (d.n, j.id, j.queue, j.name, j.payload::json, j.priority, j.due, j.run, j.scope, decode(j.opts, 'base64'),
-                  j.started_stream, j.started_prefix, j.rate_key, false, j.order_key)::penstock.new_job
+                  j.started_stream, j.started_prefix, j.rate_key, false, j.order_key, NULL)::penstock.new_job
           FROM numbered AS d, ROWS FROM (json_to_recordset(d.doc -> 'jobs') AS (
             id text, queue text, name text, payload text, priority bigint, due bigint, run text, scope text, opts text,
             started_stream text, started_prefix text, rate_key text, order_key text)) WITH ORDINALITY
@@ -51,7 +51,10 @@ BEGIN
         SELECT (d.n, d.doc ->> 'once_key')::penstock.once_key FROM numbered AS d WHERE d.doc ->> 'once_key' IS NOT NULL),
         '{}', '{}', '{}', '{}', '{}', '{}', '{}', ARRAY(
         SELECT (d.n, j.doc ->> 'queue', j.doc ->> 'order_key')::penstock.order_ref
-        FROM numbered AS d, json_array_elements(d.doc -> 'jobs') AS j (doc) WHERE j.doc ->> 'order_key' IS NOT NULL)
+        FROM numbered AS d, json_array_elements(d.doc -> 'jobs') AS j (doc) WHERE j.doc ->> 'order_key' IS NOT NULL),
+        '{}', ARRAY(
+        SELECT (d.n, d.doc ->> 'run_id', k.key)::penstock.run_key
+        FROM numbered AS d, json_array_elements_text(d.doc -> 'run_keys') AS k (key)), '{}'
       )::penstock.unit_extras),
     NULL) AS c;
   RETURN CASE WHEN deliveries > 0 THEN topics || 'queue:penstock-events'::text ELSE topics END;

@@ -62,7 +62,8 @@ BEGIN
     WITH moved AS (
       UPDATE penstock.jobs AS k SET state = 4, finished = now, unit = f.unit, result = f.result, lease = NULL
       FROM unnest(pks, unit_ids, attempts, tokens, results) WITH ORDINALITY AS f (pk, unit, attempt, token, result, n)
-      WHERE k.pk = f.pk AND k.state = 2 AND k.attempt = f.attempt AND k.token = f.token RETURNING f.n)
+      WHERE k.pk = f.pk AND k.state = 2 AND k.attempt = f.attempt AND k.token = f.token RETURNING f.n, k.queue),
+    counted AS (INSERT INTO penstock.finished_counts (queue, state, n) SELECT m.queue, 4, count(*) FROM moved AS m GROUP BY m.queue)
     SELECT array_agg(m.n) INTO done FROM moved AS m;
     IF cardinality(done) = unit_count THEN
       verdicts := array_fill(0::smallint, ARRAY[unit_count]);
@@ -87,7 +88,7 @@ BEGIN
         LIMIT (SELECT CASE WHEN k.paused THEN 0 ELSE w.wanted END FROM penstock.queues AS k WHERE k.name = w.queue)
         FOR UPDATE SKIP LOCKED) AS p LIMIT max_claims),
     moved AS (
-      UPDATE penstock.jobs AS j SET state = 2, attempt = j.attempt + 1, token = request.secret || '.' || j.pk,
+      UPDATE penstock.jobs AS j SET state = 2, attempt = least(j.attempt, 2147483646) + 1, token = request.secret || '.' || j.pk,
                                     lease = now + lease_ms
       FROM picked AS x WHERE j.pk = x.pk
       RETURNING x.ordinality, j.priority, j.pk, j.attempt > 1 OR j.unit IS NOT NULL OR j.scope IS NOT NULL AS has_memos, j.started_stream,

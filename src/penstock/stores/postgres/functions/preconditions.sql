@@ -25,7 +25,7 @@ BEGIN
   END LOOP;
   SELECT 'wait', w.id INTO why, key
   FROM unnest(waits) WITH ORDINALITY AS w LEFT JOIN penstock.waits AS k ON k.id = w.id
-  WHERE w.unit = unit_no AND ((w.is_new AND k.state IN ('resolved', 'expired'))
+  WHERE w.unit = unit_no AND ((w.is_new AND (k.state IN ('resolved', 'expired') OR k.final))
                               OR NOT (w.is_new OR w.is_lenient OR k.state IS NOT DISTINCT FROM 'pending'))
   ORDER BY w.ordinality LIMIT 1;
   IF FOUND THEN
@@ -48,7 +48,7 @@ BEGIN
   END LOOP;
 END $$;
 
-CREATE OR REPLACE FUNCTION penstock.write_waits(unit_no integer, waits penstock.wait_change[]) RETURNS void
+CREATE OR REPLACE FUNCTION penstock.write_waits(unit_no integer, now bigint, waits penstock.wait_change[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
   x record;
@@ -56,17 +56,18 @@ BEGIN
   FOR x IN SELECT * FROM unnest(waits) WITH ORDINALITY AS w WHERE w.unit = unit_no ORDER BY w.ordinality LOOP
     IF x.is_new THEN
       -- If the wait was resolved since it was checked, no row is found and the caller repeats the whole call.
-      INSERT INTO penstock.waits AS g (id, run, scope, kind, state, due, job, topic, key, stamp, body)
+      INSERT INTO penstock.waits AS g (id, run, scope, kind, state, due, job, topic, key, stamp, created, body)
       VALUES (x.id, x.run, x.scope, x.kind, 'pending', x.due, x.job, x.topic, x.key,
-              pg_current_xact_id()::text::bigint, x.body)
+              pg_current_xact_id()::text::bigint, now, x.body)
       ON CONFLICT (id) DO UPDATE SET
-        state = 'pending', due = x.due, job = x.job, topic = x.topic, key = x.key, body = x.body
-      WHERE g.state IN ('pending', 'cancelled');
+        state = 'pending', due = x.due, job = x.job, topic = x.topic, key = x.key, body = x.body,
+        settled = NULL
+      WHERE g.state IN ('pending', 'cancelled') AND NOT g.final;
       IF NOT FOUND THEN
         RAISE serialization_failure USING MESSAGE = 'the wait was resolved meanwhile';
       END IF;
     ELSE
-      UPDATE penstock.waits SET state = x.state WHERE id = x.id AND state = 'pending';
+      UPDATE penstock.waits SET state = x.state, settled = now, final = x.is_final WHERE id = x.id AND state = 'pending';
     END IF;
   END LOOP;
 END $$;

@@ -4,14 +4,18 @@
 -- 5 failed, 6 cancelled. Times are milliseconds since the epoch.
 -- JSON that people query is json, which keeps the text as it came: jsonb writes 1e2 as 100, reorders keys and refuses \u0000.
 -- Bytes that only the engine reads are bytea. Names sort by code point, as they do in the other stores.
--- Fillfactors leave room for updates that touch no index.
+-- Fillfactors leave room for updates that touch no index. Counters that a commit adds to have a CHECK: no program can write one
+-- that overflows later, and stops the commits of others.
 
 CREATE TABLE penstock.streams (
   sid  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name text COLLATE "C" NOT NULL UNIQUE,
-  seq  bigint NOT NULL,           -- the last sequence number assigned
-  ms   bigint NOT NULL            -- the last time assigned: it never goes back
+  seq  bigint NOT NULL CHECK (seq BETWEEN 0 AND 1000000000000000),  -- the last sequence number assigned
+  ms   bigint NOT NULL CHECK (ms BETWEEN 0 AND 1000000000000000)    -- the last time assigned: it never goes back
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+
+-- The name up to its id is its type, "nq:flow:". A stream's row is updated by every append: an index on its name alone is not.
+CREATE INDEX streams_by_type ON penstock.streams ((split_part(name, ':', 1) || ':' || split_part(name, ':', 2) || ':') COLLATE "C", sid);
 
 CREATE TABLE penstock.events (
   sid   bigint  NOT NULL,
@@ -38,7 +42,7 @@ CREATE INDEX events_search ON penstock.events USING gin (penstock.searchable(bod
 
 CREATE TABLE penstock.runs (
   id      text COLLATE "C" PRIMARY KEY,
-  version bigint  NOT NULL,
+  version bigint  NOT NULL CHECK (version BETWEEN 1 AND 1000000000000000),
   kind    text COLLATE "C" NOT NULL,  -- of its engine, and of its stream
   flow    text COLLATE "C" NOT NULL,
   status  text COLLATE "C" NOT NULL,
@@ -48,13 +52,26 @@ CREATE TABLE penstock.runs (
   updated bigint  NOT NULL,
   ended   bigint,                 -- when a closed run last moved; an index on `updated` would be written by every commit
   unit    text    NOT NULL,       -- the last unit applied: it identifies a repeated commit
-  record  bytea   NOT NULL
+  record  bytea   NOT NULL,
+  parent  text COLLATE "C",       -- the run that started it
+  root    text COLLATE "C",       -- the first run of that chain
+  depth   integer NOT NULL DEFAULT 0,
+  call    text COLLATE "C"        -- the wait that its end resolves
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX runs_by_time ON penstock.runs (created, id);
+CREATE INDEX runs_called ON penstock.runs (call) WHERE call IS NOT NULL AND NOT closed;
 CREATE INDEX runs_by_flow ON penstock.runs (flow, created, id);
 CREATE INDEX runs_by_status ON penstock.runs (status, created, id);
 CREATE INDEX runs_open ON penstock.runs (created) WHERE NOT closed;
 CREATE INDEX runs_ended ON penstock.runs (ended, id) WHERE ended IS NOT NULL;
+
+CREATE TABLE penstock.run_keys (  -- what runs are found by; only those that have something to be found by are here
+  key     text COLLATE "C" NOT NULL,
+  created bigint NOT NULL,        -- of the run
+  run     text COLLATE "C" NOT NULL,
+  PRIMARY KEY (key, created, run)
+);
+CREATE INDEX run_keys_by_run ON penstock.run_keys (run);
 
 CREATE SEQUENCE penstock.jobs_pk;
 CREATE TABLE penstock.jobs (
@@ -62,7 +79,7 @@ CREATE TABLE penstock.jobs (
   id        text COLLATE "C" NOT NULL,
   queue     text COLLATE "C" NOT NULL,
   name      text     NOT NULL,
-  state     smallint NOT NULL,
+  state     smallint NOT NULL CHECK (state BETWEEN -2 AND 6),
   priority  bigint   NOT NULL,
   due       bigint   NOT NULL,
   attempt   integer  NOT NULL DEFAULT 0,
@@ -84,6 +101,7 @@ CREATE TABLE penstock.jobs (
   progress  json,
   result    json,
   error     json,
+  error_group text COLLATE "C",   -- of a dead letter
   -- A job's row is written three times, when it is added, claimed and finished, and each version is entered in both indexes:
   -- room in their pages keeps them from splitting.
   CONSTRAINT jobs_pkey PRIMARY KEY (pk) WITH (fillfactor = 40),
@@ -96,6 +114,7 @@ CREATE INDEX jobs_active ON penstock.jobs (queue, lease) WHERE state = 2;
 CREATE INDEX jobs_held_or_suspended ON penstock.jobs (queue, state, pk) WHERE state IN (-1, 3);
 CREATE INDEX jobs_waiting_children ON penstock.jobs (queue, pk) WHERE state = -2;
 CREATE INDEX jobs_ordered ON penstock.jobs (queue, order_key, pk) WHERE state < 4 AND order_key IS NOT NULL;
+CREATE INDEX jobs_by_error ON penstock.jobs (queue, error_group, pk, created) WHERE state = 0 AND error_group IS NOT NULL;
 -- Retention removes plain jobs by age; the jobs of a run go with the run. Each finished job is in one of the two.
 CREATE INDEX jobs_finished ON penstock.jobs (queue, state, finished, pk) WHERE state >= 4 AND run IS NULL;
 CREATE INDEX steps_finished ON penstock.jobs (queue, state, finished, pk) WHERE state >= 4 AND run IS NOT NULL;
@@ -108,13 +127,23 @@ CREATE TABLE penstock.children (
   child      text COLLATE "C" NOT NULL,
   queue      text COLLATE "C" NOT NULL,    -- the child's
   on_failure text COLLATE "C" NOT NULL,
-  state      smallint NOT NULL DEFAULT 0,  -- 0 unprocessed, 1 processed, 2 ignored, 3 failed
+  state      smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 3),  -- 0 unprocessed, 1 processed, 2 ignored, 3 failed
   value      bytea,
   reason     text,
   PRIMARY KEY (parent, child)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX children_unprocessed ON penstock.children (parent) WHERE state = 0;
 CREATE INDEX children_by_child ON penstock.children (child);
+
+-- Finished jobs that are counted: those that finished until then. See functions/finished_counts.sql.
+CREATE TABLE penstock.finished_counts (
+  queue   text COLLATE "C" NOT NULL,
+  state   smallint NOT NULL,
+  is_step boolean  NOT NULL,           -- whether the jobs belong to runs: they are in another index
+  until   bigint   NOT NULL,
+  n       bigint   NOT NULL,
+  PRIMARY KEY (queue, state, is_step)
+) WITH (fillfactor = 50);
 
 CREATE TABLE penstock.store_info (   -- facts about the whole store: its namespace
   name  text COLLATE "C" PRIMARY KEY,
@@ -130,6 +159,24 @@ CREATE TABLE penstock.queue_holds (  -- queues from which nothing is claimed bef
   queue text COLLATE "C" PRIMARY KEY,
   until bigint NOT NULL
 );
+
+CREATE TABLE penstock.workers (       -- workers that reported themselves; gone after `expires`
+  id      text COLLATE "C" PRIMARY KEY,
+  facts   bytea  NOT NULL,        -- JSON of the worker
+  seen    bigint NOT NULL,
+  expires bigint NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE penstock.queue_minutes ( -- what happened to jobs, by minute
+  queue     text COLLATE "C" NOT NULL,
+  minute    bigint NOT NULL,
+  added     bigint NOT NULL,
+  completed bigint NOT NULL,
+  failed    bigint NOT NULL,
+  retried   bigint NOT NULL,
+  PRIMARY KEY (queue, minute)
+) WITH (fillfactor = 80);
+CREATE INDEX queue_minutes_by_time ON penstock.queue_minutes (minute);
 
 CREATE TABLE penstock.rates (
   queue text COLLATE "C" NOT NULL,
@@ -168,16 +215,20 @@ CREATE TABLE penstock.waits (
   topic text COLLATE "C",         -- the kind of event that may resolve it
   key   text COLLATE "C",         -- what that event must contain
   stamp bigint NOT NULL,          -- of the transaction that created it
+  created bigint NOT NULL,
+  settled bigint,
+  final boolean NOT NULL DEFAULT false, -- cancelled with a result
   body  bytea NOT NULL
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX waits_by_run ON penstock.waits (run, id);
-CREATE INDEX waits_pending ON penstock.waits (kind, id) WHERE state = 'pending';
+-- Settled waits of other kinds are found by their run only.
+CREATE INDEX waits_by_time ON penstock.waits (kind, state, created, id) WHERE state = 'pending' OR kind = 'trigger';
 CREATE INDEX waits_by_topic ON penstock.waits (topic, key, id) WHERE state = 'pending' AND topic IS NOT NULL;
 
 CREATE TABLE penstock.states (
   key     text COLLATE "C" PRIMARY KEY,
   value   bytea  NOT NULL,
-  version bigint NOT NULL,
+  version bigint NOT NULL CHECK (version BETWEEN 1 AND 1000000000000000),
   expires bigint
 ) WITH (fillfactor = 80);
 CREATE INDEX states_expiring ON penstock.states (expires) WHERE expires IS NOT NULL;
@@ -189,7 +240,7 @@ CREATE TABLE penstock.schedules (
   next   bigint,
   last   bigint,
   paused boolean NOT NULL,
-  fired  bigint  NOT NULL
+  fired  bigint  NOT NULL CHECK (fired BETWEEN 0 AND 1000000000000000)
 );
 CREATE INDEX schedules_due ON penstock.schedules (next, id) WHERE next IS NOT NULL AND NOT paused;
 

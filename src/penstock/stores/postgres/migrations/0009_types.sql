@@ -27,13 +27,14 @@ CREATE TYPE penstock.new_unit AS (
   result json,
   error json,
   progress json,
-  has_extras boolean,             -- has removes, wakes, waits, states, a schedule, a once key or children to check
+  has_extras boolean,             -- has removes, cancels, wakes, waits, states, a schedule, a once key or children to check
   uncounted smallint              -- 1: the handler was not called, the next claim has the same attempt number
 );
 
 CREATE TYPE penstock.new_job AS (
   unit integer, id text, queue text, name text, payload json, priority bigint, due bigint, run text, scope text, opts bytea,
-  started_stream text, started_prefix text, rate_key text, waits_for_children boolean, order_key text
+  started_stream text, started_prefix text, rate_key text, waits_for_children boolean, order_key text,
+  error_group text
 );
 
 CREATE TYPE penstock.new_event AS (
@@ -50,7 +51,7 @@ CREATE TYPE penstock.new_memo AS (unit integer, scope text, name text, value byt
 CREATE TYPE penstock.job_ref AS (unit integer, id text);
 CREATE TYPE penstock.wait_change AS (
   unit integer, is_new boolean, id text, run text, scope text, kind text, state text, is_lenient boolean, due bigint, job text,
-  topic text, key text, body bytea
+  topic text, key text, body bytea, is_final boolean
 );
 CREATE TYPE penstock.state_write AS (unit integer, key text, value bytea, expect bigint, expires bigint);
 CREATE TYPE penstock.schedule_move AS (unit integer, id text, slot bigint, next bigint);
@@ -61,6 +62,9 @@ CREATE TYPE penstock.keep_limit AS (unit integer, pk bigint, queue text, state s
 CREATE TYPE penstock.new_child AS (unit integer, job integer, parent text, on_failure text, replaces text);
 CREATE TYPE penstock.child_end AS (unit integer, parent text, child text, state smallint, value bytea, reason text);
 CREATE TYPE penstock.order_ref AS (unit integer, queue text, key text);
+CREATE TYPE penstock.job_cancel AS (unit integer, id text, error json, reason text, attempt integer);
+CREATE TYPE penstock.run_key AS (unit integer, run text, key text);
+CREATE TYPE penstock.run_parent AS (unit integer, parent text, root text, depth integer, call text);
 CREATE TYPE penstock.unit_extras AS (
   memos penstock.new_memo[],
   removes penstock.job_ref[],
@@ -76,7 +80,10 @@ CREATE TYPE penstock.unit_extras AS (
   parents integer[],              -- units that complete a job with children
   children penstock.new_child[],
   child_ends penstock.child_end[],
-  orders penstock.order_ref[]     -- keys of jobs that units add or end
+  orders penstock.order_ref[],    -- keys of jobs that units add or end
+  cancels penstock.job_cancel[],
+  run_keys penstock.run_key[],
+  run_parents penstock.run_parent[]
 );
 
 CREATE TYPE penstock.queue_demand AS (

@@ -72,6 +72,7 @@ local function own_fields(job)
   add_field('nq:scope', job.scope)
   add_field('nq:rate_key', job.rate_key)
   add_field('nq:order_key', job.order_key)
+  add_field('nq:error_group', job.error_group)
   add_field('nq:stream', job.stream)
   add_field('nq:started', job.started)
   if job.due ~= 0 then add_field('nq:due', job.due) end
@@ -106,6 +107,10 @@ local function add_job(job)
     number, duplicate_of = add_by_bullmq(base, job, delay)
   end
   if not number then return duplicate_of end
+  if job.error_group then
+    call('ZADD', base .. 'nq:error:' .. job.error_group, number, job.id)
+    call('SADD', base .. 'nq:errors', job.error_group)
+  end
   if job.order_key then join_order(base, job.id, job.order_key, number, job.is_held) end
   remember_queue(job.id, job.queue)
   if job.run and job.run ~= '' then call('ZADD', NS .. 'run:' .. job.run .. ':jobs', number, job.id) end

@@ -4,6 +4,8 @@ local VERBS = {}
 
 local function pause(queue, how)
   local base = base_key(queue)
+  local broken = find_broken_key(base)
+  if broken then error('NQQUEUE ' .. broken, 0) end -- BullMQ's script would stop half-way
   register_queue(queue)
   local from, to = 'wait', 'paused'
   if how == 'resumed' then from, to = 'paused', 'wait' end
@@ -17,7 +19,7 @@ function VERBS.pause() return pause(arg(1), 'paused') end
 function VERBS.resume() return pause(arg(1), 'resumed') end
 
 local function locate_job(id)
-  local queue = find_queue(id)
+  local queue = readable_queue(id)
   if not queue then return end
   local base = base_key(queue)
   local state, set = job_state(base, id)
@@ -101,13 +103,19 @@ end
 
 function VERBS.remove_schedule()
   local id = arg(1)
-  local row = read_fields(NS .. 'schedule:' .. id, 'spec', 'target') or {}
-  if call('EXISTS', NS .. 'schedule:' .. id) == 0 then return 0 end
+  local row = read_fields(NS .. 'schedule:' .. id, 'spec', 'target', 'shown') or {}
+  if call('EXISTS', NS .. 'schedule:' .. id) == 0 or is_schedule_removed(id) then return 0 end
   if arg(2) == '1' and ((row[1] or '') ~= arg(3) or (row[2] or '') ~= arg(4)) then return 0 end
-  call('DEL', NS .. 'schedule:' .. id)
-  call('ZREM', NS .. 'schedules', id)
-  call('ZREM', NS .. 'schedules:due', id)
+  if row[3] then remove_scheduler(row[3], id) end
+  forget_schedule(id)
   return 1
+end
+
+-- Remove a job scheduler of another program. Arguments: queue, id.
+function VERBS.remove_foreign_schedule()
+  local mark = read_fields(scheduler_key(arg(1), arg(2)), 'nq')
+  if mark and mark[1] == NS then return 0 end
+  return 1 - remove_scheduler(arg(1), arg(2))
 end
 
 -- Create the next job of another program's job scheduler. Arguments: queue, job, scheduler, due time, options.
@@ -125,8 +133,5 @@ function VERBS.trim() return trim(arg(1), arg(2), arg(3), tonumber(arg(4))) end
 function VERBS.sweep()
   return sweep({runs_before = arg(1), keep_runs = arg(2), jobs_before = arg(3), keep_jobs = arg(4),
     keep_deliveries = arg(5), events_before = arg(6), keep_events = arg(7), limit = tonumber(arg(8)),
-    once_key_ms = tonumber(arg(9)), unit_id_ms = tonumber(arg(10))})
+    once_key_ms = tonumber(arg(9)), unit_id_ms = tonumber(arg(10)), rate_ms = tonumber(arg(11))})
 end
-
-local reply = VERBS[ARGV[6]]()
-return {reply, publish(take_topics())}

@@ -61,7 +61,7 @@ end
 local REMOVABLE = {waiting = true, delayed = true, suspended = true, failed = true}
 local function check_removes()
   for _, id in ipairs(removes) do
-    local queue = find_queue(id)
+    local queue = readable_queue(id)
     local state, set
     if queue then state, set = job_state(base_key(queue), id) end
     if not REMOVABLE[state] and not (state == 'held' and call('HEXISTS', base_key(queue) .. id, 'nq:order_key') == 1) then
@@ -71,13 +71,24 @@ local function check_removes()
   end
 end
 
+local ENDED = {completed = true, failed = true, cancelled = true}
+local function check_cancels()
+  for _, i in ipairs(cancels) do
+    local queue = readable_queue(ARGV[i])
+    if not queue or ENDED[job_state(base_key(queue), ARGV[i])] then return {REFUSED, 'taken', ARGV[i]} end
+    if ARGV[i + 3] ~= '' and (call('HGET', base_key(queue) .. ARGV[i], 'ats') or '0') ~= ARGV[i + 3] then
+      return {REFUSED, 'taken', ARGV[i]}
+    end
+  end
+end
+
 local function check_waits()
   for _, wait in ipairs(waits) do
     local i, is_new = wait[1], wait[2]
-    local state = (read_fields(NS .. 'wait:' .. ARGV[i], 'state') or {})[1]
+    local state, final = unpack(read_fields(NS .. 'wait:' .. ARGV[i], 'state', 'final') or {})
     local is_refused
     if is_new then
-      is_refused = state == 'resolved' or state == 'expired'
+      is_refused = state == 'resolved' or state == 'expired' or final
     else
       is_refused = ARGV[i + 2] ~= '1' and state ~= 'pending'
     end
@@ -114,7 +125,7 @@ local SCHEDULE_FIELDS = {'spec', 'target', 'next', 'last', 'paused', 'fired'}
 local function check_schedule_put()
   local key = NS .. 'schedule:' .. ARGV[schedule_put]
   local current = read_fields(key, unpack(SCHEDULE_FIELDS))
-  if call('EXISTS', key) == 0 then return ARGV[schedule_put + 7] == '' end
+  if call('EXISTS', key) == 0 or is_schedule_removed(ARGV[schedule_put]) then return ARGV[schedule_put + 7] == '' end
   if not current or not current[1] then return ARGV[schedule_put + 7] ~= '' end -- it is unreadable: replace it
   for n = 1, 6 do
     if (current[n] or '') ~= ARGV[schedule_put + 7 + n] then return false end
@@ -122,21 +133,56 @@ local function check_schedule_put()
   return ARGV[schedule_put + 7] ~= ''
 end
 
+-- Return the refusal of a unit that would write a broken queue.
+local function check_queues()
+  local function check(name)
+    local broken = name and queue_info(name).broken
+    return broken and {REFUSED, 'queue', broken}
+  end
+  local function check_of(id) return check(lookup_queue(id) or find_queue(id)) end
+  local function is_awaited(kind) return call('ZCARD', NS .. 'topic:' .. kind) > 0 end
+  local refusal = claim and check(claim.queue) or schedule_put and ARGV[schedule_put + 14] ~= ''
+    and check(ARGV[schedule_put + 14])
+  for _, job in ipairs(jobs) do refusal = refusal or check(job.queue) or job.parent and check(job.parent_queue) end
+  for _, id in ipairs(removes) do refusal = refusal or check_of(id) end
+  for _, id in ipairs(wakes) do refusal = refusal or check_of(id) end
+  for _, i in ipairs(cancels) do refusal = refusal or check_of(ARGV[i]) end
+  for _, i in ipairs(events) do
+    local kind = ARGV[i - 1] ~= 'E' and ARGV[i + 2]
+    if kind and not refusal and (#waits > 0 or is_awaited(kind)) then refusal = check('penstock-events') end
+  end
+  return refusal
+end
+
+-- Return the refusal of a unit that changes jobs which its checks have found: those of a run that goes on, and a parent.
+local function check_other_queues()
+  local refusal
+  local function check(name) refusal = refusal or name and queue_info(name).broken end
+  if outcome and outcome.parent then
+    check(string.sub(outcome.parent, 1, #BULL) == BULL and string.match(outcome.parent, '^(.+):[^:]*$', #BULL + 1))
+  end
+  if current_run and current_run[4] == '1' and not run.paused then
+    for _, id in ipairs(call('ZRANGE', NS .. 'run:' .. run.id .. ':jobs', 0, -1)) do check(lookup_queue(id)) end
+  end
+  return refusal and {REFUSED, 'queue', refusal}
+end
+
 local function check_unit()
   if schedule_put and not check_schedule_put() then return {REFUSED, 'schedule', ARGV[schedule_put]} end
   if needs_record and call('ZSCORE', NS .. 'units', unit) then return REPEATED end
-  local refusal = claim and check_fence()
+  local refusal = check_queues() or claim and check_fence()
   if refusal then return refusal end
   refusal = run and check_version()
+  refusal = refusal or check_other_queues()
   if refusal then return refusal end
   if once_key and call('ZSCORE', NS .. 'once_keys', once_key) then return {REFUSED, 'duplicate', once_key} end
   if outcome and outcome.may_have_children and has_open_children(base_key(claim.queue) .. claim.job) then
     return {REFUSED, 'children', claim.job}
   end
-  refusal = check_tree() or check_removes() or check_waits() or check_states()
+  refusal = check_tree() or check_removes() or check_cancels() or check_waits() or check_states()
   if refusal then return refusal end
   local moved = schedule_move and (read_fields(NS .. 'schedule:' .. schedule_move.id, 'next') or {})[1]
-  if schedule_move and moved ~= schedule_move.slot then
+  if schedule_move and (moved ~= schedule_move.slot or is_schedule_removed(schedule_move.id)) then
     return {REFUSED, 'schedule', schedule_move.id}
   end
 end

@@ -27,14 +27,36 @@ local function has_open_children(key)
   return type(pending) == 'number' and pending > 0 or type(failed) == 'number' and failed > 0
 end
 
--- Remove a cancelled child from its parent's dependencies, as if the child had been removed.
-local function detach_from_parent(key)
-  local parent = call('HGET', key, 'parentKey')
-  if not parent or call('SREM', parent .. ':dependencies', key) == 0 then return end
+-- Let a parent go on that waits for its children. Its delay starts now.
+local function release_parent(parent)
   local base, id = string.match(parent, '^(.*:)([^:]*)$')
-  if call('SCARD', parent .. ':dependencies') > 0 or call('ZREM', base .. 'waiting-children', id) == 0 then return end
+  if call('ZREM', base .. 'waiting-children', id) == 0 then return end
   local delay = tonumber(call('HGET', parent, 'delay')) or 0
   if delay > 0 then push_delayed(base, id, now + delay) else push_waiting(base, id, true, 'waiting-children') end
+end
+
+-- Let a parent go on that will fail: a delay does not keep it.
+local function release_failed_parent(parent, key)
+  local base, id = string.match(parent, '^(.*:)([^:]*)$')
+  if call('ZREM', base .. 'delayed', id) == 1 or call('ZREM', base .. 'waiting-children', id) == 1 then
+    call('HSET', parent, 'delay', 0, 'nq:due', 0)
+    push_waiting(base, id, true, 'waiting-children')
+  end
+  if not call('ZSCORE', base .. 'failed', id) then call('HSET', parent, 'defa', 'child ' .. key .. ' failed') end
+end
+
+-- Update the parent of a cancelled child, as BullMQ does for one that has failed.
+local function settle_cancelled_child(key, reason)
+  local child = call('HMGET', key, 'parentKey', 'parent')
+  local parent, data = child[1], child[2] and cjson.decode(child[2]) or {}
+  if not parent or call('EXISTS', parent) == 0 or not (data.fpof or data.cpof or data.idof or data.rdof) then return end
+  if call('SREM', parent .. ':dependencies', key) == 0 then return end
+  if data.fpof then
+    call('ZADD', parent .. ':unsuccessful', now, key)
+    return release_failed_parent(parent, key)
+  end
+  if not data.rdof then call('HSET', parent .. ':failed', key, reason) end
+  if data.cpof or call('SCARD', parent .. ':dependencies') == 0 then release_parent(parent) end
 end
 
 -- Add a failed child that is retried to its parent's dependencies again.

@@ -8,7 +8,7 @@ local function note_due(ms)
 end
 
 -- Return the lowest score of a sorted set.
-local function first_score(key) return tonumber(call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]) end
+local function first_score(key) return tonumber(careful_call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]) end
 
 -- Return the version that another program wrote to the queue, and whether it is BullMQ 5 or older, which loses jobs that
 -- are added to a paused queue.

@@ -307,6 +307,7 @@ end
 -- Serve a queue. What another program broke stops this queue only: the others, and the commit before, are not affected.
 local function try_queue(name, demand)
   local ok, failure = pcall(function()
+    if queue_info(name).broken then error('NQQUEUE ' .. queue_info(name).broken, 0) end
     local version, old = version_of(queue_info(name))
     if is_server_clock then note_due(now + (version and 200 or 1000)) end -- other programs do not notify us of new jobs
     if old then error('NQVERSION ' .. name .. ' ' .. version, 0) end

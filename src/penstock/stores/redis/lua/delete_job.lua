@@ -22,7 +22,7 @@ end
 
 -- Delete a job that no worker holds. Returns its memo scope.
 local function delete_job(base, id, set)
-  local job = call('HMGET', base .. id, 'nq:scope', 'nq:run', 'parentKey', 'nq:order_key')
+  local job = call('HMGET', base .. id, 'nq:scope', 'nq:run', 'parentKey', 'nq:order_key', 'nq:error_group')
   remove_from_state(base, id, set)
   bull_removeJob({base .. id, base .. 'repeat'}, {id, '0', base})
   forget_queue(id)
@@ -32,6 +32,10 @@ local function delete_job(base, id, set)
   if job[4] then
     call('ZREM', order_of(base, job[4]), id)
     release_head(base, job[4])
+  end
+  if job[5] then
+    call('ZREM', base .. 'nq:error:' .. job[5], id)
+    if call('ZCARD', base .. 'nq:error:' .. job[5]) == 0 then call('SREM', base .. 'nq:errors', job[5]) end
   end
   return job[1] or id
 end

@@ -175,12 +175,13 @@ local function end_attempt(queue, id, unit, out)
   end
   if out.kind == 'cancelled' then
     push_cancelled(base, id)
-    tolerate(detach_from_parent, key)
+    tolerate(settle_cancelled_child, key, out.value)
     tolerate(notify_parent_queue, parent)
   elseif out.kind == 'suspended' and not out.due then
     call('HSET', key, 'nq:due', 0)
     call('ZADD', base .. 'nq:suspended', to_count(call('HGET', key, 'nq:number')), id)
   else
     push_delayed(base, id, out.due)
+    if out.kind == 'suspended' then call('ZADD', base .. 'nq:timed', out.due, id) end
   end
 end

@@ -7,23 +7,73 @@ local awaited_kinds = {} -- kinds that a wait is pending for
 local function load_heads(streams)
   for first = 1, #streams, MAX_CALL_VALUES do
     local last = math.min(first + MAX_CALL_VALUES - 1, #streams)
-    local found = call('HMGET', NS .. 'stream_heads', unpack(streams, first, last))
-    for i = first, last do saved_heads[streams[i]] = found[i - first + 1] end
+    local found = try('HMGET', NS .. 'stream_heads', unpack(streams, first, last))
+    if found.err then
+      read_failure(found)
+      set_key_aside(NS .. 'stream_heads')
+      found = {}
+    end
+    for i = first, last do saved_heads[streams[i]] = found[i - first + 1] or false end
   end
+end
+
+-- Read the head of a stream from its events, because the saved one is missing or cannot be read.
+local function restore_head(stream)
+  local head, from = {ms = now_text, seq = 0}, '+'
+  local function is_event(entry) return entry[2][1] == 'body' and entry[2][3] == 'pos' end
+  repeat
+    local page = try('XREVRANGE', stream, from, '-', 'COUNT', 100)
+    if page.err then break end -- the next append sets it aside
+    for _, entry in ipairs(page) do
+      if is_event(entry) and head.seq == 0 then
+        local ms, seq = string.match(entry[1], '^(%d+)-(%d+)$')
+        head.seq = tonumber(seq)
+        if tonumber(ms) > now then head.ms = ms end
+      end
+      if is_event(entry) then head.first = entry[2][4] end
+      from = '(' .. entry[1]
+    end
+  until #page == 0
+  note_problem('', 'repaired', 'the head of stream ' .. string.sub(stream, 1, 200) .. ' was read from its events')
+  return head
+end
+
+-- Add a member to a sorted set. A key of another type is set aside. Returns 0 if the member was there.
+local function add_to_index(key, score, member)
+  local added = try('ZADD', key, score, member)
+  if type(added) ~= 'table' then return added end
+  read_failure(added)
+  set_key_aside(key)
+  return call('ZADD', key, score, member)
+end
+
+-- Add a stream to the indexes. Returns whether it was there.
+local function index_stream(stream)
+  local added = add_to_index(NS .. 'streams', 0, stream)
+  if added ~= 0 then add_to_index(type_index(stream), now_text, stream) end
+  return added == 0
 end
 
 local function stream_head(stream)
   local head = stream_heads[stream]
   if head then return head end
   local saved = saved_heads[stream]
-  if saved == nil then saved = call('HGET', NS .. 'stream_heads', stream) end
+  if saved == nil then
+    load_heads({stream})
+    saved = saved_heads[stream]
+  end
   if saved then
-    local ms, seq, first = string.match(saved, '^(%d+) (%d+) (.+)$')
-    head = {ms = ms, seq = tonumber(seq), first = first}
-    if tonumber(ms) < now then head.ms = now_text end
+    local ms, seq, first = string.match(saved, '^(%d+) (%d+) (%d+%-%d+)$')
+    if ms and #ms < 16 and #seq < 16 then
+      head = {ms = ms, seq = tonumber(seq), first = first}
+      if tonumber(ms) < now then head.ms = now_text end
+    else
+      head = restore_head(stream)
+    end
+  elseif index_stream(stream) then
+    head = restore_head(stream)
   else
-    head = {ms = now_text, seq = 0}
-    call('ZADD', NS .. 'streams', 0, stream)
+    head = {ms = now_text, seq = 0, is_new = true}
   end
   stream_heads[stream] = head
   grown_streams[#grown_streams + 1] = stream
@@ -43,12 +93,21 @@ local function pass_foreign_entry(stream, head)
   return true
 end
 
--- `original` is the body before redaction, if it differs: only the index of kinds and the delivery have it.
-local function append(stream, body, kind, original)
+-- Start a new feed, because another program wrote its key. Returns the position of its first reference.
+local function replace_feed(failure, stream, id)
+  if not is_foreign_key(failure) then error(failure.err, 0) end
+  set_key_aside(NS .. 'feed')
+  return call('XADD', NS .. 'feed', '*', 'stream', stream, 'id', id)
+end
+
+-- `original` is the body before redaction, if it differs: only the index of kinds and the delivery have it. `is_named`: the
+-- stream's name comes from a job, which any program may have written, so a key of that name is only replaced if it is known.
+local function append(stream, body, kind, original, is_named)
   local head = stream_head(stream)
   head.seq = head.seq + 1
   local id = head.ms .. '-' .. head.seq
-  local pos = call('XADD', NS .. 'feed', '*', 'stream', stream, 'id', id)
+  local pos = try('XADD', NS .. 'feed', '*', 'stream', stream, 'id', id)
+  if type(pos) == 'table' then pos = replace_feed(pos, stream, id) end
   local is_indexed, added = kind and kind ~= '', nil
   if is_indexed then
     added = redis.pcall('XADD', stream, id, 'body', body, 'pos', pos, 'kind', kind)
@@ -58,13 +117,18 @@ local function append(stream, body, kind, original)
   if type(added) == 'table' then
     call('XDEL', NS .. 'feed', pos)
     head.seq = head.seq - 1
-    if pass_foreign_entry(stream, head) then return append(stream, body, kind, original) end
-    error(added.err, 0)
+    if not pass_foreign_entry(stream, head) then
+      read_failure(added)
+      if is_named and head.is_new then error(added.err, 0) end
+      set_key_aside(stream)
+    end
+    return append(stream, body, kind, original, is_named)
   end
   if not head.first then head.first = pos end
   if is_indexed then
     local index = NS .. 'kinds:' .. kind
-    for _, at in ipairs({pos, '*'}) do -- `*` if another program added an entry above it
+    for n, at in ipairs({pos, '*', '*'}) do -- `*` if another program added an entry above it
+      if n == 3 and is_foreign_key(added) then set_key_aside(index) end
       if original then
         added = redis.pcall('XADD', index, at, 'stream', stream, 'id', id, 'original', original)
       else
@@ -80,7 +144,7 @@ end
 -- Append the event that a claim starts. A stream that another program broke does not stop the claim.
 local function append_started_event(stream, prefix, rest)
   if not prefix then return end
-  local ok, failure = pcall(append, stream, prefix .. rest)
+  local ok, failure = pcall(append, stream, prefix .. rest, nil, nil, true)
   if not ok then note_problem('', 'repaired', 'no event was appended to ' .. stream .. ': ' .. read_failure(failure)) end
 end
 

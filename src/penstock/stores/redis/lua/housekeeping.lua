@@ -6,6 +6,12 @@ local function room(kind) return math.max(limit - removed[kind], 0) end
 local function add(kind, count) removed[kind] = removed[kind] + count end
 local function is_full() return room('runs') == 0 or room('jobs') == 0 or room('events') == 0 or room('states') == 0 end
 
+-- Return whether a key is a stream, or missing. Another program may have written it as another type.
+local function is_stream(key)
+  local kind = call('TYPE', key).ok
+  return kind == 'stream' or kind == 'none'
+end
+
 -- Remove the oldest events of a stream, with the references to them. An entry holds body and pos, and a kind if waits may
 -- match it; what another program added holds neither. The stream head keeps counting when no event is left.
 local function remove_events(stream, entries)
@@ -20,11 +26,13 @@ local function remove_events(stream, entries)
       table.insert(by_kind[kind], pos)
     end
   end
-  call_in_chunks(positions, 'XDEL', NS .. 'feed')
+  if is_stream(NS .. 'feed') then call_in_chunks(positions, 'XDEL', NS .. 'feed') end
   for kind, found in pairs(by_kind) do
     local list = NS .. 'kinds:' .. kind
-    call_in_chunks(found, 'XDEL', list)
-    if call('XLEN', list) == 0 then call('DEL', list) end
+    if is_stream(list) then
+      call_in_chunks(found, 'XDEL', list)
+      if call('XLEN', list) == 0 then call('DEL', list) end
+    end
   end
   local left = call('XLEN', stream) - #entries
   if left > 0 then call('XTRIM', stream, 'MAXLEN', left) else call('DEL', stream) end
@@ -32,7 +40,7 @@ end
 
 -- Remove up to `most` of the events beyond a count or an age. Returns how many.
 local function trim(stream, keep, before, most)
-  if most == 0 then return 0 end
+  if most == 0 or not is_stream(stream) then return 0 end
   local found = {}
   if before ~= '' and tonumber(before) > 0 then
     found = call('XRANGE', stream, '-', '(' .. before .. '-0', 'COUNT', most)
@@ -53,10 +61,11 @@ end
 -- Returns false if the batch has no room for all its events.
 local function delete_stream(stream)
   add('events', trim(stream, '0', '', room('events')))
-  if call('XLEN', stream) > 0 then return false end
+  if is_stream(stream) and call('XLEN', stream) > 0 then return false end
   call('DEL', stream)
-  call('HDEL', NS .. 'stream_heads', stream)
-  call('ZREM', NS .. 'streams', stream)
+  try('HDEL', NS .. 'stream_heads', stream)
+  try('ZREM', NS .. 'streams', stream)
+  try('ZREM', type_index(stream), stream)
   return true
 end
 
@@ -65,7 +74,7 @@ local function delete_run_jobs(run)
   local key = NS .. 'run:' .. run .. ':jobs'
   if room('jobs') == 0 then return false end
   for _, id in ipairs(call('ZRANGE', key, 0, room('jobs') - 1)) do
-    local queue = existing_queue(id)
+    local queue = existing_queue(id) and readable_queue(id)
     if queue then
       local base = base_key(queue)
       local lease = call('ZSCORE', base .. 'nq:leases', id)
@@ -89,6 +98,7 @@ local function delete_run_waits(key)
     if wait.kind == 'trigger' and not delete_stream(NS .. 'trigger:' .. id) then return false end
     call('DEL', NS .. 'wait:' .. id)
     if wait.kind then call('ZREM', NS .. 'waits:' .. wait.kind, id) end
+    if wait.kind == 'trigger' and wait.state then call('ZREM', NS .. 'waits:trigger:' .. wait.state, id) end
     if wait.topic then
       call('ZREM', NS .. 'topic:' .. wait.topic, id)
       call('ZREM', NS .. 'topic_keys:' .. wait.topic, (wait.key or '') .. '\n' .. id)
@@ -106,13 +116,14 @@ end
 -- Delete a run with everything it owns. If the batch is full, the next one continues.
 local function delete_run(run)
   local key = NS .. 'run:' .. run
-  local row = read_fields(key, 'flow', 'status', 'kind') or {}
+  local row = read_fields(key, 'flow', 'status', 'kind', 'keys') or {}
   local stream = NS .. (row[3] or 'flow') .. ':' .. run
   if not (delete_run_jobs(run) and delete_stream(stream) and delete_run_waits(key) and delete_run_states(run)) then return end
   local flow, status = 'runs:flow:' .. (row[1] or ''), 'runs:status:' .. (row[2] or '')
   for _, list in ipairs({'runs', 'runs:closed', 'runs:open', flow, status}) do
     call('ZREM', NS .. list, run)
   end
+  for name in string.gmatch(row[4] or '', '%S+') do try('ZREM', NS .. 'runs:key:' .. name, run) end
   call('DEL', key, key .. ':jobs', key .. ':waits')
   add('runs', 1)
 end
@@ -125,6 +136,19 @@ local function oldest(set, before, keep, most)
   return count > 0 and call('ZRANGE', set, 0, count - 1) or {}
 end
 
+-- Move a run behind the one that waited for it, which stays longer. Returns whether there is such a run.
+local function stays_with_parent(closed, run)
+  local row = read_fields(NS .. 'run:' .. run, 'parent', 'call') or {}
+  local parent = row[2] and read_fields(NS .. 'run:' .. row[1], 'closed', 'version')
+  if not parent or not parent[2] then return false end
+  local score = parent[1] == '1' and tonumber(call('ZSCORE', closed, row[1]) or now) + 1 or now
+  if score > tonumber(call('ZSCORE', closed, run)) then
+    call('ZADD', closed, score, run)
+    add('others', 1)
+  end
+  return true
+end
+
 local function sweep_runs(before, keep)
   local closed = NS .. 'runs:closed'
   for _, run in ipairs(oldest(closed, before, keep, limit)) do
@@ -132,7 +156,7 @@ local function sweep_runs(before, keep)
     if updated and (tonumber(updated) or 0) > tonumber(call('ZSCORE', closed, run)) then -- it moved after it was closed
       call('ZADD', closed, updated, run)
       add('others', 1)
-    else
+    elseif not stays_with_parent(closed, run) then
       delete_run(run)
     end
     if is_full() then return end
@@ -226,19 +250,49 @@ local function remove_older(set, before)
 end
 
 -- Apply every limit once. Returns the number of removed runs, jobs, events, states and others.
+local function forget_schedule(id)
+  call('DEL', NS .. 'schedule:' .. id)
+  call('ZREM', NS .. 'schedules', id)
+  call('ZREM', NS .. 'schedules:due', id)
+end
+
+-- Return 0 if there was such a job scheduler, else 1.
+local function remove_scheduler(queue, id)
+  local base = base_key(queue)
+  return bull_removeJobScheduler({base .. 'repeat', base .. 'delayed', base .. 'events'}, {id, base})
+end
+
+local function sweep_queue(queue, limits)
+  sweep_jobs(queue, limits.jobs_before, queue == 'penstock-events' and limits.keep_deliveries or limits.keep_jobs)
+  add('events', trim(NS .. 'queue:' .. queue, limits.keep_events, limits.events_before, room('events')))
+  remove_ended_rates(base_key(queue))
+  expire_damaged_leases(base_key(queue))
+end
+
 local function sweep(limits)
   limit = limits.limit
   local keep_events, events_before = limits.keep_events, limits.events_before
   sweep_runs(limits.runs_before, limits.keep_runs)
   for _, queue in ipairs(call('SMEMBERS', NS .. 'queues')) do
-    sweep_jobs(queue, limits.jobs_before, queue == 'penstock-events' and limits.keep_deliveries or limits.keep_jobs)
-    add('events', trim(NS .. 'queue:' .. queue, keep_events, events_before, room('events')))
-    remove_ended_rates(base_key(queue))
-    expire_damaged_leases(base_key(queue))
+    local ok, failure = pcall(sweep_queue, queue, limits)
+    if not ok then read_failure(failure) end -- another program wrote a key of this queue: the others are swept
   end
   add('events', trim(NS .. 'global', keep_events, events_before, room('events')))
   for _, key in ipairs(call('ZRANGEBYSCORE', NS .. 'states:due', '-inf', now, 'LIMIT', 0, room('states'))) do
     delete_state(key)
+  end
+  for _, id in ipairs(call('ZRANGEBYSCORE', NS .. 'workers', '-inf', now, 'LIMIT', 0, room('others'))) do
+    call('HDEL', NS .. 'worker_facts', id)
+    add('others', call('ZREM', NS .. 'workers', id))
+  end
+  for _, id in ipairs(call('ZRANGE', NS .. 'schedules', 0, -1)) do
+    if is_schedule_removed(id) then forget_schedule(id) end
+  end
+  -- A day of counts goes when its last minute is too old.
+  for _, key in ipairs(call('ZRANGEBYSCORE', NS .. 'minute_keys', '-inf', now - limits.rate_ms - 86400000, 'LIMIT', 0,
+    room('others'))) do
+    call('UNLINK', key)
+    add('others', call('ZREM', NS .. 'minute_keys', key))
   end
   remove_older(NS .. 'once_keys', now - limits.once_key_ms)
   remove_older(NS .. 'units', now - limits.unit_id_ms)

@@ -1,5 +1,6 @@
 -- Moves jobs between BullMQ's lists and sets, and our own beside them: nq:suspended, nq:held and nq:cancelled (sorted
--- sets), nq:leases (job to the end of its lease), nq:urgent (jobs in `wait` with a priority below 0) and nq:plain (finished
+-- sets), nq:leases (job to the end of its lease), nq:timed (jobs
+-- in `delayed` that wait until a timeout, to count them), nq:urgent (jobs in `wait` with a priority below 0) and nq:plain (finished
 -- jobs that belong to no run, see housekeeping.lua).
 local base_keys = {}
 local function base_key(queue)
@@ -77,13 +78,22 @@ local function set_aside(base, id)
   local queue, kind = string.sub(base, #BULL + 1, -2), call('TYPE', base .. id).ok
   flush_writes()
   for _, list in ipairs({'wait', 'active'}) do call('LREM', base .. list, 0, id) end
-  for _, set in ipairs({'delayed', 'prioritized', 'waiting-children', 'nq:leases', 'nq:urgent', 'nq:suspended', 'nq:held'}) do
+  for _, set in ipairs({'delayed', 'prioritized', 'waiting-children', 'nq:leases', 'nq:urgent', 'nq:suspended', 'nq:held',
+    'nq:timed'}) do
     call('ZREM', base .. set, id)
   end
   call('SREM', base .. 'stalled', id)
   call('HSET', base .. 'nq:set_aside', id, kind)
   register_queue(queue)
   note_problem(queue, 'aside', 'job ' .. string.sub(id, 1, 100) .. ' has a key of type ' .. kind .. ', not hash')
+end
+
+-- Return the queue of any job. One whose key is not a hash is set aside, and there is no such job.
+local function readable_queue(id)
+  local queue = find_queue(id)
+  if not queue or call('TYPE', BULL .. queue .. ':' .. id).ok == 'hash' then return queue end
+  set_aside(base_key(queue), id)
+  return false
 end
 
 local function add_marker_if_running(base)
@@ -170,6 +180,7 @@ end
 local function remove_from_state(base, id, set)
   if set then
     call('ZREM', base .. set, id)
+    if set == 'delayed' then call('ZREM', base .. 'nq:timed', id) end
     if set == 'completed' or set == 'failed' then call('ZREM', base .. 'nq:retained:' .. set, id) end
     call('ZREM', base .. 'nq:plain', id)
   else

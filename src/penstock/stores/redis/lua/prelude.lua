@@ -70,6 +70,78 @@ local function note_problem(queue, kind, text)
   problems[at + 1], problems[at + 2], problems[at + 3] = queue, kind, (string.gsub(text, '%z', '?'))
 end
 
+-- Return what an operator must do about a queue: another program wrote a key that work cannot do without. Nil if all are
+-- readable, or do not exist.
+local function find_broken_key(base)
+  local function describe(key, found, wanted)
+    return 'another program wrote the key ' .. key .. ' of queue ' .. string.sub(base, #BULL + 1, -2) .. ' as ' .. found
+      .. ', not as ' .. wanted .. '; rename or delete that key, and the queue continues by itself'
+  end
+  for name, wanted in pairs({meta = 'hash', wait = 'list', active = 'list', delayed = 'zset', prioritized = 'zset',
+    ['waiting-children'] = 'zset', id = 'string', pc = 'string', stalled = 'set', paused = 'list'}) do
+    local kind = call('TYPE', base .. name).ok
+    if kind ~= 'none' and kind ~= wanted then return describe(base .. name, 'a ' .. kind, 'a ' .. wanted) end
+    local text = wanted == 'string' and kind == wanted and call('GET', base .. name)
+    if text and not string.find(text, '^%d+$') then
+      return describe(base .. name, cjson.encode(string.sub(text, 1, 50)), 'a number')
+    end
+  end
+end
+
+-- Return the index of the streams of a type, by the time they were created.
+local function type_index(stream) return NS .. 'streams:by_type:' .. (string.match(stream, '^[^:]*:[^:]*:') or '') end
+
+-- Move a key of ours that another program wrote out of the way. `set_aside` has its name and its type, for `doctor`.
+local function set_key_aside(key)
+  local kind, notes = call('TYPE', key).ok, NS .. 'set_aside'
+  call('RENAME', key, NS .. 'aside:' .. key)
+  if type(try('HSET', notes, key, kind)) == 'table' then -- that key too
+    call('DEL', notes)
+    call('HSET', notes, key, kind)
+  end
+  note_problem('', 'aside', 'another program wrote ' .. string.sub(key, 1, 200) .. ' (' .. kind .. ')')
+end
+
+-- Return whether an error names a key of another type, or a stream whose last id is the highest.
+local function is_foreign_key(failure)
+  return string.find(failure.err, 'WRONGTYPE', 1, true) or string.find(failure.err, 'exhausted', 1, true)
+end
+
+-- Repeat a command that failed, without the key that another program wrote. Lua creates the functions in it only then.
+local function replace_key(failure, command, key, ...)
+  -- Return whether work goes on without a key: it is ours, or it only lists finished jobs, reports
+  -- events or wakes workers.
+  local function is_replaceable()
+    return string.sub(key, 1, #NS) == NS or string.find(key, ':nq:', 1, true) or string.find(key, ':completed$')
+      or string.find(key, ':failed$') or string.find(key, ':marker$') or string.find(key, ':events$')
+  end
+
+  -- Write an index again, from the waits that are pending: without it, an event would wake none of them.
+  local function restore_topic(index, topic)
+    for _, id in ipairs(call('ZRANGE', NS .. 'waits:event', 0, -1)) do
+      local wait = read_fields(NS .. 'wait:' .. id, 'state', 'topic', 'key') or {}
+      if wait[1] == 'pending' and wait[2] == topic then
+        call('ZADD', key, 0, index == 'topic' and id or (wait[3] or '') .. '\n' .. id)
+      end
+    end
+  end
+
+  if string.find(failure.err, 'WRONGTYPE', 1, true) and is_replaceable() then
+    set_key_aside(key)
+    local index, topic = string.match(string.sub(key, #NS + 1), '^(topic[_keys]*):(.*)$')
+    if index then restore_topic(index, topic) end
+  end
+  return call(command, key, ...) -- raises every other error
+end
+
+-- Call a command. A key that another program wrote as another type is moved, and leaves no unit half written. It takes a
+-- little longer than `call`: the fast paths use it only for keys that they have not read before.
+local function careful_call(...)
+  local reply = try(...)
+  if type(reply) == 'table' and reply.err then return replace_key(reply, ...) end
+  return reply
+end
+
 -- Convert a flat list of fields and values to a table.
 local function to_table(flat)
   local found = {}

@@ -24,16 +24,34 @@ local function repair_meta(name, base, meta)
   end
 end
 
+-- Read the settings of a queue. Raises if another program wrote a key that the commits of this script may write: nothing
+-- is written yet, and a unit that fails later would be half written.
+local function read_queue(base)
+  call('LLEN', base .. 'wait')
+  call('LLEN', base .. 'active')
+  call('ZCARD', base .. 'delayed')
+  call('ZCARD', base .. 'prioritized')
+  call('ZCARD', base .. 'waiting-children')
+  call('SCARD', base .. 'stalled')
+  for _, counter in ipairs({'id', 'pc'}) do
+    local count = call('GET', base .. counter)
+    if count and not string.find(count, '^%d+$') then error('not a number', 0) end
+  end
+  return call('HMGET', base .. 'meta', 'paused', 'concurrency', 'max', 'opts.maxLenEvents', 'version')
+end
+
 local function queue_info(name)
   local queue = queues[name]
   if queue then return queue end
   local base = BULL .. name .. ':'
-  local meta = call('HMGET', base .. 'meta', 'paused', 'concurrency', 'max', 'opts.maxLenEvents', 'version')
+  local is_readable, meta = pcall(read_queue, base)
+  local broken = not is_readable and (find_broken_key(base) or read_failure(meta))
+  if broken then meta = {} end
   if meta[2] or meta[3] or meta[4] and not string.find(meta[4], '^%d+$') then repair_meta(name, base, meta) end
   local is_fast = not meta[1] and not meta[2] and not meta[3] and meta[4] and true
   -- All fields are set here, because Lua reallocates a table that grows.
   queue = {name = name, base = base, wait = base .. 'wait', active = base .. 'active', events = base .. 'events',
-    completed = base .. 'completed', leases = base .. 'nq:leases', is_fast = is_fast, max_events = meta[4],
+    completed = base .. 'completed', leases = base .. 'nq:leases', is_fast = is_fast, broken = broken, max_events = meta[4],
     paused = meta[1], version = meta[5], finished_ids = false, finished_scores = false, is_tail = false, next_ids = false,
     count = 0, next_delayed = false, next_lease_end = false, is_marked = false, is_trimmed = false, has_waiting = false}
   queues[name] = queue
@@ -41,7 +59,7 @@ local function queue_info(name)
 end
 
 local function add_marker(queue)
-  if not queue.is_marked then call('ZADD', queue.base .. 'marker', '0', '0') end
+  if not queue.is_marked then careful_call('ZADD', queue.base .. 'marker', '0', '0') end
   queue.is_marked = true
 end
 
@@ -86,9 +104,9 @@ end
 
 local function add_completed_event(queue, id, value)
   if queue.is_trimmed then
-    call('XADD', queue.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', value, 'prev', 'active')
+    careful_call('XADD', queue.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', value, 'prev', 'active')
   else
-    call('XADD', queue.events, 'MAXLEN', '~', queue.max_events, '*', 'event', 'completed', 'jobId', id, 'returnvalue',
+    careful_call('XADD', queue.events, 'MAXLEN', '~', queue.max_events, '*', 'event', 'completed', 'jobId', id, 'returnvalue',
       value, 'prev', 'active')
     queue.is_trimmed = true
   end

@@ -21,11 +21,19 @@ local function resolve_reference(ref)
   return {ref[1], fields[2], id, body, foreign}
 end
 
+-- Return entries of a stream; none if another program wrote its key as another type.
+local function read_entries(command, stream, from, to, limit)
+  local found = try(command, stream, from, to, 'COUNT', limit)
+  if not found.err then return found end
+  read_failure(found)
+  return {}
+end
+
 -- Return the events that a stream of references points to, or their originals if it has them. Skips trimmed events.
 local function read_references(list, from, limit)
   local items = {}
   while #items < limit do
-    local refs = call('XRANGE', list, from, '+', 'COUNT', limit)
+    local refs = read_entries('XRANGE', list, from, '+', limit)
     for _, ref in ipairs(refs) do
       local item = resolve_reference(ref)
       if item and #items < limit then
@@ -44,7 +52,7 @@ function READS.feed() return read_references(NS .. 'feed', arg(1) == '' and '-' 
 function READS.newest_event()
   local from = '+'
   while true do
-    local refs = call('XREVRANGE', NS .. 'feed', from, '-', 'COUNT', 50)
+    local refs = read_entries('XREVRANGE', NS .. 'feed', from, '-', 50)
     if #refs == 0 then return {} end
     for _, ref in ipairs(refs) do
       local item = resolve_reference(ref)
@@ -58,8 +66,8 @@ end
 function READS.events_by_kind()
   local kind, since, after, limit = arg(1), arg(2), arg(3), tonumber(arg(4))
   if since ~= '' then
-    local head = call('HGET', NS .. 'stream_heads', since)
-    local first = head and string.match(head, '^%d+ %d+ (.+)$')
+    local head = read_fields(NS .. 'stream_heads', since) or {}
+    local first = head[1] and string.match(head[1], '^%d+ %d+ (%d+%-%d+)$')
     if first and (after == '' or is_earlier(after, first)) then after = first end
   end
   return read_references(NS .. 'kinds:' .. kind, after == '' and '-' or '(' .. after, limit)
@@ -87,6 +95,11 @@ end
 -- where they stand.
 function READS.read()
   local stream, after, before, limit, backward = arg(1), arg(2), arg(3), tonumber(arg(4)), arg(5) == '1'
+  local kind = call('TYPE', stream).ok
+  if kind ~= 'stream' and kind ~= 'none' then
+    if after ~= '' or before ~= '' then return {} end
+    return {{'0-0', false, {}, 'another program wrote the key of this stream as a ' .. kind}}
+  end
   local low = after ~= '' and tonumber(string.match(after, '-(%d+)$'))
   local high = before ~= '' and tonumber(string.match(before, '-(%d+)$'))
   local from, page
@@ -106,6 +119,23 @@ function READS.read()
       if backward and seq <= low or not backward and seq >= high then break end
     end
     rows[#rows + 1] = event_row(entry)
+  end
+  return rows
+end
+
+-- The last created first. Streams of one millisecond are in the order of their names.
+function READS.newest_streams()
+  local prefix, before, limit = arg(1), arg(2), tonumber(arg(3))
+  local list, first = NS .. 'streams:by_type:' .. prefix, 0
+  if before ~= '' then
+    local rank = call('ZREVRANK', list, before)
+    if not rank then return {} end
+    first = rank + 1
+  end
+  local rows = {}
+  for _, name in ipairs(call('ZREVRANGE', list, first, first + limit - 1)) do
+    local ms, seq = string.match(call('HGET', NS .. 'stream_heads', name) or '0 0 0', '^(%d+) (%d+)')
+    rows[#rows + 1] = {name, tonumber(seq), tonumber(ms)}
   end
   return rows
 end

@@ -88,6 +88,23 @@ function READS.set_aside()
   return rows
 end
 
+-- Return what stops queues: keys of theirs that another program wrote.
+function READS.broken_queues()
+  local found = {}
+  for _, name in ipairs(call('SMEMBERS', NS .. 'queues')) do found[#found + 1] = find_broken_key(base_key(name)) end
+  return found
+end
+
+-- Return the keys of ours that another program wrote and that were moved: key, type, and where they are now.
+function READS.keys_set_aside()
+  local rows, flat = {}, read_record(NS .. 'set_aside')
+  for n = 1, #flat, 2 do
+    local moved = NS .. 'aside:' .. flat[n]
+    if call('EXISTS', moved) == 1 then rows[#rows + 1] = {flat[n], flat[n + 1], moved} end
+  end
+  return rows
+end
+
 -- Return the children of a job: key, state, and value or error.
 function READS.children()
   local queue, rows = find_queue(arg(1)), {}
@@ -116,6 +133,34 @@ function READS.jobs()
   return job_rows(queue, ids)
 end
 
+-- Return since when a job waits; false if it is gone or another program's.
+local function waiting_since(base, id)
+  local job = id and read_fields(base .. id, 'timestamp', 'delay', 'nq:due')
+  if not job or not job[1] then return false end
+  return math.max(to_count(job[1]) + to_count(job[2]), to_count(job[3]))
+end
+
+-- Return the earliest of the first job in line, the first of each priority, and jobs whose delay is over. The score of a
+-- prioritized job starts with its priority, that of a delayed one with its due time.
+local function oldest_waiting(base)
+  local found = {}
+  local function note(id) found[#found + 1] = waiting_since(base, id) or nil end
+  local waiting = try('LRANGE', base .. 'wait', -1, -1)
+  note(waiting[1])
+  local low, n = '-inf', 0
+  repeat
+    local head = try('ZRANGEBYSCORE', base .. 'prioritized', low, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    note(head[1])
+    n = n + 1
+    if head[2] then low = string.format('%.0f', (math.floor(tonumber(head[2]) / 4294967296) + 1) * 4294967296) end
+  until not head[2] or n == 100
+  local delayed = try('ZRANGEBYSCORE', base .. 'delayed', '-inf', (now + 1) * 4096, 'WITHSCORES', 'LIMIT', 0, 1)
+  if delayed[2] and math.floor(tonumber(delayed[2]) / 4096) <= now then
+    found[#found + 1] = math.floor(tonumber(delayed[2]) / 4096)
+  end
+  return #found > 0 and math.min(unpack(found))
+end
+
 function READS.queues()
   local rows = {}
   for _, name in ipairs(call('SMEMBERS', NS .. 'queues')) do
@@ -125,10 +170,12 @@ function READS.queues()
       return type(found) == 'number' and found or 0 -- a key of another type
     end
     local function size(set) return count('ZCARD', set) end
+    local delayed = size('delayed')
+    local timed = math.min(size('nq:timed'), delayed)
     rows[#rows + 1] = {name, count('HEXISTS', 'meta', 'paused'),
-      count('LLEN', 'wait') + size('prioritized'), size('delayed'), count('LLEN', 'active'),
-      size('nq:suspended'), size('completed'), size('failed'), size('nq:cancelled'), size('waiting-children'),
-      size('nq:held')}
+      count('LLEN', 'wait') + size('prioritized'), delayed - timed, count('LLEN', 'active'),
+      size('nq:suspended') + timed, size('completed'), size('failed'), size('nq:cancelled'), size('waiting-children'),
+      size('nq:held'), oldest_waiting(base)}
   end
   return rows
 end

@@ -1,18 +1,33 @@
 -- Reads runs and their waits.
 local function run_row(id)
   local row = read_fields(NS .. 'run:' .. id, 'version', 'flow', 'status', 'closed', 'created', 'updated', 'record',
-    'kind')
-  if not row then return {id, '0', '', 'running', '0', '0', '0', '', false} end -- another program wrote its key
+    'kind', 'parent', 'root', 'depth', 'call')
+  if not row then -- another program wrote its key
+    return {id, '0', '', 'running', '0', '0', '0', '', false, false, false, false, false}
+  end
   if not row[1] then return false end
-  return {id, unpack(row, 1, 8)}
+  return {id, unpack(row, 1, 12)}
 end
 
 function READS.run() return run_row(arg(1)) end
 
--- Newest first. With both a flow and a status, the runs of the flow are filtered.
+function READS.has_open_children() return call('EXISTS', NS .. 'open_children:' .. arg(1)) end
+
+-- The first key is the list that is read.
+local function has_other_keys(id, keys)
+  for n = 2, #keys do
+    if not call('ZSCORE', NS .. 'runs:key:' .. keys[n], id) then return false end
+  end
+  return true
+end
+
+-- Newest first. The runs of the first key, else of the flow, else of the status, are filtered by the rest.
 function READS.runs()
   local flow, status, since, until_ms, before, limit = arg(1), arg(2), arg(3), arg(4), arg(5), tonumber(arg(6))
-  local list = NS .. (flow ~= '' and 'runs:flow:' .. flow or status ~= '' and 'runs:status:' .. status or 'runs')
+  local keys = {}
+  for key in string.gmatch(arg(7) or '', '%S+') do keys[#keys + 1] = key end
+  local list = NS .. (keys[1] and 'runs:key:' .. keys[1] or flow ~= '' and 'runs:flow:' .. flow
+    or status ~= '' and 'runs:status:' .. status or 'runs')
   local low, high, parse_cursor = since == '' and '-inf' or since, until_ms == '' and '+inf' or '(' .. until_ms, nil
   if before ~= '' then
     parse_cursor = call('ZSCORE', NS .. 'runs', before)
@@ -24,7 +39,7 @@ function READS.runs()
     local ids = call('ZREVRANGEBYSCORE', list, high, low, 'WITHSCORES', 'LIMIT', skip, 200)
     for n = 1, #ids, 2 do
       local row = not (ids[n + 1] == parse_cursor and ids[n] >= before) and run_row(ids[n])
-      if row and (status == '' or row[4] == status) then
+      if row and (status == '' or row[4] == status) and (flow == '' or row[3] == flow) and has_other_keys(row[1], keys) then
         rows[#rows + 1] = row
         if #rows == limit then break end
       end
@@ -39,8 +54,8 @@ end
 function READS.runs_with_first_event()
   local rows = READS.runs()
   for _, row in ipairs(rows) do
-    local first = call('XRANGE', NS .. (row[9] or 'flow') .. ':' .. row[1], '-', '+', 'COUNT', 1)[1]
-    row[10] = first and string.match(first[1], '-1$') and first[2][1] == 'body' and first[2][2] or false
+    local first = try('XRANGE', NS .. (row[9] or 'flow') .. ':' .. row[1], '-', '+', 'COUNT', 1)[1]
+    row[14] = first and string.match(first[1], '-1$') and first[2][1] == 'body' and first[2][2] or false
   end
   return rows
 end
@@ -80,24 +95,70 @@ function READS.wait() return wait_row(arg(1)) end
 
 function READS.waits()
   local run, kind, after, limit = arg(1), arg(2), arg(3), tonumber(arg(4))
-  local rows, kinds = {}, {}
-  if run ~= '' then
-    local ids = call('ZRANGEBYLEX', NS .. 'run:' .. run .. ':waits', after ~= '' and '(' .. after or '-', '+')
-    for _, id in ipairs(ids) do
-      local wait = read_fields(NS .. 'wait:' .. id, 'state', 'kind') or {'pending', ''}
-      if (wait[1] or 'pending') == 'pending' and (kind == '' or wait[2] == kind) then rows[#rows + 1] = wait_row(id) end
-      if #rows == limit then break end
+  local rows = {}
+  local ids = call('ZRANGEBYLEX', NS .. 'run:' .. run .. ':waits', after ~= '' and '(' .. after or '-', '+')
+  for _, id in ipairs(ids) do
+    local wait = read_fields(NS .. 'wait:' .. id, 'state', 'kind') or {'pending', ''}
+    if (wait[1] or 'pending') == 'pending' and (kind == '' or wait[2] == kind) then rows[#rows + 1] = wait_row(id) end
+    if #rows == limit then break end
+  end
+  return rows
+end
+
+-- Return the ids of the waits of a list that are before a wait, newest first.
+local function newest_waits(list, since, until_ms, before, limit)
+  local high, last = until_ms == '' and '+inf' or '(' .. until_ms, nil
+  if before ~= '' then
+    last = tonumber((read_fields(NS .. 'wait:' .. before, 'created') or {})[1])
+    if not last then return {} end
+    if until_ms == '' or last < tonumber(until_ms) then high = string.format('%.0f', last) end
+  end
+  local found, skip = {}, 0
+  while #found < limit do
+    local page = call('ZREVRANGEBYSCORE', list, high, since == '' and '-inf' or since, 'WITHSCORES', 'LIMIT', skip, 200)
+    for n = 1, #page, 2 do
+      if #found < limit and not (tonumber(page[n + 1]) == last and page[n] >= before) then
+        found[#found + 1] = {tonumber(page[n + 1]), page[n]}
+      end
     end
-    return rows
+    if #page < 400 then break end
+    skip = skip + 200
   end
-  if kind ~= '' then kinds = {kind} else kinds = {'time', 'event', 'trigger', 'flow'} end
-  local ids = {}
-  for _, one in ipairs(kinds) do
-    local page = call('ZRANGEBYLEX', NS .. 'waits:' .. one, after ~= '' and '(' .. after or '-', '+', 'LIMIT', 0, limit)
-    for _, id in ipairs(page) do ids[#ids + 1] = id end
+  return found
+end
+
+local function is_newer(a, b) return a[1] > b[1] or (a[1] == b[1] and a[2] > b[2]) end
+
+-- Return the waits of a run in one state, newest first.
+local function run_waits(run, kind, state, since, until_ms, before)
+  local last = before ~= '' and tonumber((read_fields(NS .. 'wait:' .. before, 'created') or {})[1])
+  if before ~= '' and not last then return {} end
+  local found = {}
+  for _, id in ipairs(call('ZRANGE', NS .. 'run:' .. run .. ':waits', 0, -1)) do
+    local wait = read_fields(NS .. 'wait:' .. id, 'state', 'kind', 'created') or {}
+    local at = tonumber(wait[3]) or 0
+    if (wait[1] or 'pending') == state and (kind == '' or wait[2] == kind) and (since == '' or at >= tonumber(since))
+      and (until_ms == '' or at < tonumber(until_ms)) and (not last or is_newer({last, before}, {at, id})) then
+      found[#found + 1] = {at, id}
+    end
   end
-  table.sort(ids)
-  for n = 1, math.min(limit, #ids) do rows[#rows + 1] = wait_row(ids[n]) or nil end
+  return found
+end
+
+function READS.waits_by_time()
+  local run, has_run, kind, state = arg(1), arg(2) == '1', arg(3), arg(4)
+  local since, until_ms, before, limit = arg(5), arg(6), arg(7), tonumber(arg(8))
+  local found, rows = {}, {}
+  if has_run then
+    found = run_waits(run, kind, state, since, until_ms, before)
+  else
+    for _, one in ipairs(kind ~= '' and {kind} or {'time', 'event', 'trigger', 'call', 'flow'}) do
+      local list = NS .. 'waits:' .. one .. (state ~= 'pending' and ':' .. state or '')
+      for _, wait in ipairs(newest_waits(list, since, until_ms, before, limit)) do found[#found + 1] = wait end
+    end
+  end
+  table.sort(found, is_newer)
+  for n = 1, math.min(limit, #found) do rows[#rows + 1] = wait_row(found[n][2]) or nil end
   return rows
 end
 
@@ -114,8 +175,8 @@ end
 
 -- Return the ids of the waits of a topic, in order; with keys, only those of these keys.
 local function topic_wait_ids(topic, after, limit, keys)
-  local ids = {}
-  if not keys then
+  local ids, is_readable = {}, not keys or type(try('ZCARD', NS .. 'topic_keys:' .. topic)) == 'number'
+  if not keys or not is_readable then -- the caller compares the keys
     return call('ZRANGEBYLEX', NS .. 'topic:' .. topic, after ~= '' and '(' .. after or '-', '+', 'LIMIT', 0, limit)
   end
   for _, key in ipairs(keys) do

@@ -2,7 +2,7 @@
 -- server time, so rare values have letters of their own. Bodies are opaque.
 local unit, needs_record
 local claim, outcome, run, schedule_move, once_key, progress, schedule_put, current_run
-local events, jobs, memos, waits, states, wakes, removes, logs
+local events, jobs, memos, waits, states, wakes, removes, logs, cancels
 local removed_from
 
 local NONE = {} -- shared by the lists that stay empty
@@ -50,7 +50,7 @@ local function read_rare_part(letter, i)
     return 9
   elseif letter == 'X' then
     waits = append_to(waits, {i, false})
-    return 3
+    return 4
   elseif letter == 'S' then
     states = append_to(states, i)
     return 5
@@ -65,11 +65,21 @@ local function read_rare_part(letter, i)
     once_key = ARGV[i]
   elseif letter == 'Q' then
     schedule_put = i
-    return 14
+    return 23
+  elseif letter == 'x' then -- a job to cancel: id, error, its text, and the attempt it must have
+    cancels = append_to(cancels, i)
+    return 4
   elseif letter == 'I' then -- a run that is not a flow
     run.kind = ARGV[i]
+  elseif letter == 'i' then -- a key that the run is found by
+    run.keys = append_to(run.keys or NONE, ARGV[i])
+  elseif letter == 'p' then -- the parent of the run
+    run.parent, run.root, run.depth, run.call = ARGV[i], ARGV[i + 1], ARGV[i + 2], optional(ARGV[i + 3])
+    return 4
   elseif letter == 'o' then -- the order key of the job
     jobs[#jobs].order_key = ARGV[i]
+  elseif letter == 'g' then -- the error group of the job, a dead letter
+    jobs[#jobs].error_group = ARGV[i]
   elseif letter == 'c' then -- the order key of the claimed job
     claim.order_key = ARGV[i]
   end
@@ -114,6 +124,7 @@ local function read_unit(at)
   unit, needs_record = ARGV[at + 1], false
   claim, outcome, run, schedule_move, once_key, progress, schedule_put = nil, nil, nil, nil, nil, nil, nil
   events, jobs, memos, waits, states, wakes, removes, logs = NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE
+  cancels = NONE
   if ARGV[at] == 'Y' or ARGV[at] == 'Z' then -- a completed attempt, without a run or with one that it changes
     claim = {queue = ARGV[at + 2], job = ARGV[at + 3], attempt = ARGV[at + 4], token = ARGV[at + 5], run = ''}
     outcome = {kind = 'completed', value = ARGV[at + 6]}
@@ -136,12 +147,12 @@ end
 local units = {}
 local function save_unit()
   units[#units + 1] = {unit, needs_record, claim, outcome, run, schedule_move, once_key, progress, schedule_put,
-    events, jobs, memos, waits, states, wakes, removes, logs}
+    events, jobs, memos, waits, states, wakes, removes, logs, cancels}
 end
 
 local function load_unit(saved)
   unit, needs_record, claim, outcome, run, schedule_move, once_key, progress, schedule_put, events, jobs, memos,
-    waits, states, wakes, removes, logs = unpack(saved, 1, 17)
+    waits, states, wakes, removes, logs, cancels = unpack(saved, 1, 18)
   current_run, removed_from = nil, {}
 end
 

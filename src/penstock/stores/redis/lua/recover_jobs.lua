@@ -42,6 +42,7 @@ local function promote_due(base)
       push_waiting(base, id, false, 'delayed')
     end
   end
+  call('ZREMRANGEBYSCORE', base .. 'nq:timed', '-inf', now)
   return #due < 1000
 end
 

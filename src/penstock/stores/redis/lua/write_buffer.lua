@@ -4,7 +4,7 @@ local MAX_CALL_VALUES = 2000 -- Lua's unpack fails at some thousands
 
 local function flush_entry(entry)
   buffered[entry.name] = nil
-  call(unpack(entry))
+  careful_call(unpack(entry))
 end
 
 local function buffer_write(command, key, value, second)
@@ -24,7 +24,7 @@ end
 local function call_in_chunks(values, command, key)
   for first = 1, #values, MAX_CALL_VALUES do
     local last = math.min(first + MAX_CALL_VALUES - 1, #values)
-    if key then call(command, key, unpack(values, first, last)) else call(command, unpack(values, first, last)) end
+    if key then careful_call(command, key, unpack(values, first, last)) else call(command, unpack(values, first, last)) end
   end
 end
 

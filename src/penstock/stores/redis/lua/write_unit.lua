@@ -1,13 +1,14 @@
 -- Writes a unit that passed its checks.
 local function each_job_of_run(visit)
   for _, id in ipairs(call('ZRANGE', NS .. 'run:' .. run.id .. ':jobs', 0, -1)) do
-    local queue = existing_queue(id)
+    local queue = existing_queue(id) and readable_queue(id)
     if queue then visit(id, queue, base_key(queue)) end
   end
 end
 
 local CANCELLABLE = {waiting = true, delayed = true, suspended = true, held = true}
-local function cancel_job(id, _, base)
+local function cancel_job(id, queue, base)
+  if queue_info(queue).broken then return end -- the next claim of the queue cancels it
   local state, set = job_state(base, id)
   if CANCELLABLE[state] then
     remove_from_state(base, id, set)
@@ -15,6 +16,41 @@ local function cancel_job(id, _, base)
     call('HSET', base .. id, 'nq:unit', unit)
     push_cancelled(base, id)
   end
+end
+
+-- Delete the deduplication key of a job that has ended, unless the key has a time to live.
+local function release_dedupe_key(base, id)
+  local dedupe = call('HGET', base .. id, 'deid')
+  local key = dedupe and base .. 'de:' .. dedupe
+  if key and call('GET', key) == id and call('PTTL', key) == -1 then call('DEL', key) end
+end
+
+-- Cancel a plain job, also an active one: its lock and its fence are gone. Other programs see it as failed.
+local function cancel_plain_job(id, error, reason)
+  local queue = find_queue(id)
+  local base = base_key(queue)
+  local state, set = job_state(base, id)
+  local key, prev = base .. id, set or state
+  is_only_adding = false
+  if state == 'active' then
+    call('LREM', base .. 'active', -1, id)
+    release_lock(base, id)
+    prev = 'active'
+  else
+    remove_from_state(base, id, set)
+  end
+  call('HSET', key, 'nq:unit', unit, 'nq:error', error, 'failedReason', reason, 'finishedOn', now)
+  call('ZADD', base .. 'nq:cancelled', finished_score(base, id), id)
+  call('XADD', base .. 'events', '*', 'event', 'failed', 'jobId', id, 'failedReason', reason, 'prev', prev, 'nq', 'cancelled')
+  release_dedupe_key(base, id)
+  tolerate(settle_cancelled_child, key, reason)
+  tolerate(notify_parent_queue, call('HGET', key, 'parentKey'))
+  local order_key = call('HGET', key, 'nq:order_key')
+  if order_key then
+    call('ZREM', order_of(base, order_key), id)
+    release_head(base, order_key)
+  end
+  notify('cancelled')
 end
 
 local function unlist_wait(id, wait)
@@ -25,15 +61,17 @@ local function unlist_wait(id, wait)
   end
 end
 
-local function settle_wait(id, state)
+local function settle_wait(id, state, is_final)
   local wait = to_table(read_record(NS .. 'wait:' .. id))
   if not wait.kind then -- it is unreadable: remove it
     call('DEL', NS .. 'wait:' .. id)
-    for _, kind in ipairs({'time', 'event', 'trigger', 'flow'}) do call('ZREM', NS .. 'waits:' .. kind, id) end
+    for _, kind in ipairs({'time', 'event', 'trigger', 'call', 'flow'}) do call('ZREM', NS .. 'waits:' .. kind, id) end
     if run then call('ZREM', NS .. 'run:' .. run.id .. ':waits', id) end
   elseif wait.state == 'pending' then
     unlist_wait(id, wait)
-    call('HSET', NS .. 'wait:' .. id, 'state', state)
+    call('HSET', NS .. 'wait:' .. id, 'state', state, 'settled', now_text)
+    if is_final then call('HSET', NS .. 'wait:' .. id, 'final', 1) end
+    if wait.kind == 'trigger' then call('ZADD', NS .. 'waits:trigger:' .. state, wait.created or 0, id) end
   end
 end
 
@@ -48,6 +86,25 @@ local function index_run(key, created)
     lists[3], lists[4] = 'runs', 'runs:flow:' .. run.flow
   end
   for _, list in ipairs(lists) do call('ZADD', NS .. list, list == 'runs:closed' and now or created, run.id) end
+end
+
+-- List the run under its keys. The hash of the run lists them too, to remove them with it.
+local function index_keys(key, created)
+  local found = {}
+  for known in string.gmatch(call('HGET', key, 'keys') or '', '%S+') do found[known] = true end
+  for _, one in ipairs(run.keys) do found[one] = true end
+  local names = {}
+  for name in pairs(found) do
+    names[#names + 1] = name
+    add_to_index(NS .. 'runs:key:' .. name, created, run.id)
+  end
+  table.sort(names)
+  call('HSET', key, 'keys', table.concat(names, ' '))
+end
+
+local function write_parent(key)
+  call('HSET', key, 'parent', run.parent, 'root', run.root, 'depth', run.depth)
+  if run.call then call('HSET', key, 'call', run.call) end
 end
 
 local function write_run()
@@ -66,6 +123,7 @@ local function write_run()
     call('HSET', key, 'version', version, 'updated', now_text, 'unit', unit, 'record', run.record, 'status', run.status,
       'closed', closed, 'paused', paused, 'created', now_text, 'flow', run.flow)
     if run.kind then call('HSET', key, 'kind', run.kind) end
+    if run.parent then write_parent(key) end
     index_run(key, created)
   elseif current_run[2] ~= run.status or current_run[3] ~= closed or current_run[4] ~= paused then
     call('HSET', key, 'version', version, 'updated', now_text, 'unit', unit, 'record', run.record, 'status', run.status,
@@ -75,6 +133,8 @@ local function write_run()
   else
     call('HSET', key, 'version', version, 'updated', now_text, 'unit', unit, 'record', run.record)
   end
+  if run.keys then index_keys(key, created) end
+  if run.call then call(run.closed and 'SREM' or 'SADD', NS .. 'open_children:' .. run.call, run.id) end
   if run.closed then notify('run:' .. run.id) end
   if run.cancel then
     each_job_of_run(cancel_job)
@@ -101,7 +161,7 @@ end
 
 local WAKEABLE = {delayed = true, suspended = true}
 local function wake_job(id)
-  local queue = find_queue(id)
+  local queue = readable_queue(id)
   if not queue then return end
   local base = base_key(queue)
   local state, set = job_state(base, id)
@@ -125,13 +185,14 @@ local function create_wait(i)
   local current = to_table(read_record(key))
   if not current.kind then call('DEL', key) end -- it is new, or unreadable
   if current.state == 'pending' and current.kind then unlist_wait(id, current) end
+  if current.kind == 'trigger' then call('ZREM', NS .. 'waits:trigger:cancelled', id) end
   local wait = {run = ARGV[i + 1], scope = ARGV[i + 2], kind = ARGV[i + 3], topic = optional(ARGV[i + 7]),
     key = optional(ARGV[i + 8])}
   call('HSET', key, 'run', current.run or wait.run, 'scope', current.scope or wait.scope, 'kind',
     current.kind or wait.kind, 'state', 'pending', 'body', ARGV[i + 4], 'due', ARGV[i + 5], 'job', ARGV[i + 6],
-    'pos', current.pos or last_feed_position())
-  call('HDEL', key, 'topic', 'key')
-  call('ZADD', NS .. 'waits:' .. (current.kind or wait.kind), 0, id)
+    'pos', current.pos or last_feed_position(), 'created', current.created or now_text)
+  call('HDEL', key, 'topic', 'key', 'settled')
+  call('ZADD', NS .. 'waits:' .. (current.kind or wait.kind), current.created or now, id)
   call('ZADD', NS .. 'run:' .. (current.run or wait.run) .. ':waits', 0, id)
   if wait.topic then
     call('HSET', key, 'topic', wait.topic)
@@ -165,34 +226,6 @@ local function write_state(i)
   end
 end
 
-local function index_schedule(id, next, paused)
-  call('ZADD', NS .. 'schedules', 0, id)
-  if next and next ~= '' and paused ~= '1' then
-    call('ZADD', NS .. 'schedules:due', next, id)
-  else
-    call('ZREM', NS .. 'schedules:due', id)
-  end
-end
-
-local function put_schedule()
-  local key = NS .. 'schedule:' .. ARGV[schedule_put]
-  if not read_fields(key, 'spec') then call('DEL', key) end -- it is unreadable
-  for n = 1, 6 do
-    local value = ARGV[schedule_put + n]
-    if value == '' and n > 2 then call('HDEL', key, SCHEDULE_FIELDS[n]) else call('HSET', key, SCHEDULE_FIELDS[n], value) end
-  end
-  index_schedule(ARGV[schedule_put], ARGV[schedule_put + 3], ARGV[schedule_put + 5])
-  notify('schedules')
-end
-
-local function advance_schedule()
-  local key = NS .. 'schedule:' .. schedule_move.id
-  call('HSET', key, 'last', schedule_move.slot)
-  call('HINCRBY', key, 'fired', 1)
-  if schedule_move.next then call('HSET', key, 'next', schedule_move.next) else call('HDEL', key, 'next') end
-  index_schedule(schedule_move.id, schedule_move.next, call('HGET', key, 'paused'))
-end
-
 local function write_parts()
   local event_ids, added = {}, {}
   for _, i in ipairs(events) do
@@ -215,7 +248,7 @@ local function write_parts()
     end
   end
   for _, wait in ipairs(waits) do
-    if wait[2] then create_wait(wait[1]) else settle_wait(ARGV[wait[1]], ARGV[wait[1] + 1]) end
+    if wait[2] then create_wait(wait[1]) else settle_wait(ARGV[wait[1]], ARGV[wait[1] + 1], ARGV[wait[1] + 3] == '1') end
   end
   for _, i in ipairs(states) do write_state(i) end
   return {COMMITTED, event_ids, added}
@@ -233,6 +266,7 @@ local function write_unit()
   if claim then write_job() end
   if #removes > 0 then is_only_adding = false end
   for _, id in ipairs(removes) do delete_job(base_key(removed_from[id][1]), id, removed_from[id][2]) end
+  for _, i in ipairs(cancels) do cancel_plain_job(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
   for _, id in ipairs(wakes) do wake_job(id) end
   local receipt = write_parts()
   if run and run.closed then cancel_waits() end

@@ -29,11 +29,11 @@ local function add_fast(queue, job, own_values)
   local id, number = job.id, next_number(queue)
   call('HSET', queue.base .. id, 'name', job.name, 'data', job.payload, 'opts', bullmq_options(job), 'timestamp',
     now_text, 'delay', '0', 'priority', '0', 'nq:number', number, unpack(own_values))
-  call('XADD', queue.events, '*', 'event', 'added', 'jobId', id, 'name', job.name)
+  careful_call('XADD', queue.events, '*', 'event', 'added', 'jobId', id, 'name', job.name)
   buffer_write('LPUSH', queue.wait, id)
   queue.has_waiting = true
   add_marker(queue)
-  call('XADD', queue.events, 'MAXLEN', '~', queue.max_events, '*', 'event', 'waiting', 'jobId', id)
+  careful_call('XADD', queue.events, 'MAXLEN', '~', queue.max_events, '*', 'event', 'waiting', 'jobId', id)
   return number
 end
 
@@ -44,7 +44,7 @@ local function complete_fast(queue, id, value, score, more_values)
   call('HSET', queue.base .. id, 'returnvalue', value, 'finishedOn', now_text, unpack(more_values))
   add_completed_event(queue, id, value)
   queue.completed_count = queue.completed_count + 1
-  if is_drained(queue) then call('XADD', queue.events, '*', 'event', 'drained') end
+  if is_drained(queue) then careful_call('XADD', queue.events, '*', 'event', 'drained') end
   return true
 end
 
@@ -53,7 +53,7 @@ local function activate_fast(queue, id, job, worker, token, lease)
   local key = queue.base .. id
   call('RPOPLPUSH', queue.wait, queue.active)
   call('SET', key .. ':lock', token, 'PX', lease)
-  call('XADD', queue.events, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
+  careful_call('XADD', queue.events, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
   job.ats = tostring(to_count(job.ats) + 1)
   call('HSET', key, 'processedOn', now_text, 'pb', worker, 'ats', job.ats, 'nq:token', token)
   add_marker(queue)

@@ -73,7 +73,7 @@ local function check_jobs(claimed, reply, drained_queues)
     local version, old = version_of(queue)
     local room = tonumber(ARGV[i + 1])
     if total_limit and total_limit - #claimed < room then room = total_limit - #claimed end
-    if ARGV[i + 2] ~= '' or ARGV[i + 5] ~= '' or old or room > 500 or queue.next_ids then return end
+    if ARGV[i + 2] ~= '' or ARGV[i + 5] ~= '' or old or queue.broken or room > 500 or queue.next_ids then return end
     if is_server_clock then note_due(now + (version and 200 or 1000)) end -- other programs do not notify us of new jobs
     if not queue.paused and (not total_limit or #claimed < total_limit) then
       local count = look_fast(queue, room, drained_queues)
@@ -102,7 +102,7 @@ local function move_to_active(queue, lease_end)
     call('LTRIM', queue.wait, '0', -1 - count)
     call('LPUSH', queue.active, unpack(ids))
   end
-  call('ZADD', queue.leases, unpack(leases))
+  careful_call('ZADD', queue.leases, unpack(leases))
   add_marker(queue)
 end
 
@@ -114,7 +114,7 @@ local function start_all(claimed, worker, lease)
     local events, id, token, stream = row[1].events, row[2], row[3], row[5]
     local key = row[1].base .. id
     call('SET', key .. ':lock', token, 'PX', lease)
-    call('XADD', events, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
+    careful_call('XADD', events, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
     call('HSET', key, 'processedOn', now_text, 'pb', worker, 'ats', row[4], 'nq:token', token)
     if stream and stream ~= last_stream then
       last_stream = stream

@@ -94,7 +94,7 @@ local function remove_active(queue)
   else
     for n = 1, #ids do call('LREM', queue.active, '-1', ids[n]) end
   end
-  call('ZREM', queue.leases, unpack(ids))
+  careful_call('ZREM', queue.leases, unpack(ids))
   queue.completed_count = queue.completed_count + #ids
 end
 
@@ -112,7 +112,7 @@ local function write_fast_units(unit_starts, keys, attempts_made, scores, reply,
       'nq:token', '')
     add_completed_event(queue, id, value)
     if last + 2 == 2 * #queue.finished_ids and is_drained(queue) then
-      call('XADD', queue.events, '*', 'event', 'drained')
+      careful_call('XADD', queue.events, '*', 'event', 'drained')
     end
     local count, added = at_reply + 2, 0
     reply[at_reply + 1], reply[count], at_reply = 1, 0, count
@@ -154,7 +154,7 @@ local function commit_fast(first, reply)
   for _, queue in ipairs(finishing_queues) do remove_active(queue) end
   call('DEL', unpack(locks))
   write_fast_units(unit_starts, keys, attempts_made, scores, reply, runs, write_run, add_fast_job)
-  for _, queue in ipairs(finishing_queues) do call('ZADD', queue.completed, unpack(queue.finished_scores)) end
+  for _, queue in ipairs(finishing_queues) do careful_call('ZADD', queue.completed, unpack(queue.finished_scores)) end
   undelivered = {} -- no wait is pending for them
   if jobs then flush_writes() end -- the claim of this call may take them
   return true

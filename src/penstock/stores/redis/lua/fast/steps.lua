@@ -52,14 +52,14 @@ local function write_run(at, run)
   end
   call('HSET', key, 'version', version, 'updated', now_text, 'unit', ARGV[at + 1], 'record', ARGV[at + RUN + 2],
     'status', status, 'closed', closed, 'paused', '0')
-  if run[2] ~= status then call('ZREM', NS .. 'runs:status:' .. run[2], id) end
-  call('ZADD', NS .. 'runs:status:' .. status, run[6], id)
+  if run[2] ~= status then careful_call('ZREM', NS .. 'runs:status:' .. run[2], id) end
+  careful_call('ZADD', NS .. 'runs:status:' .. status, run[6], id)
   if closed == '0' then
-    call('ZADD', NS .. 'runs:open', run[6], id)
+    careful_call('ZADD', NS .. 'runs:open', run[6], id)
     return
   end
-  call('ZREM', NS .. 'runs:open', id)
-  call('ZADD', NS .. 'runs:closed', now_text, id)
+  careful_call('ZREM', NS .. 'runs:open', id)
+  careful_call('ZADD', NS .. 'runs:closed', now_text, id)
   notify('run:' .. id)
 end
 
@@ -74,11 +74,11 @@ local function add_fast_job(at)
   if not registered[name] then
     registered[name] = true
     notify('queue:' .. name)
-    call('SADD', NS .. 'queues', name)
+    careful_call('SADD', NS .. 'queues', name)
   end
   local number = add_fast(queue_info(name), job, own_values)
   job_queues[job.id], unsaved_job_queues[job.id] = name, name
-  if run ~= '' then call('ZADD', NS .. 'run:' .. run .. ':jobs', number, job.id) end
+  if run ~= '' then careful_call('ZADD', NS .. 'run:' .. run .. ':jobs', number, job.id) end
 end
 
 return load_runs, are_all_new, write_run, add_fast_job

@@ -1,0 +1,249 @@
+"""The connection to a server: requests, answers as typed values, errors as the exceptions that App raises."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from .. import errors as error_tree
+from ..commit.preview import Preview
+from ..core.errors import ConfigError, PenstockError, StoreUnavailable
+from ..core.payload import to_plain
+
+T = TypeVar("T")
+RECONNECT_PAUSE_S = 0.5
+MAX_RECONNECT_PAUSE_S = 5.0
+CONNECT_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 120.0
+_CLASSES: dict[str, type[PenstockError]] = {
+    cls.code: cls for cls in map(error_tree.__dict__.get, error_tree.__all__) if cls is not None
+}
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A server-sent event."""
+
+    id: str
+    name: str
+    data: str
+
+
+class Page(msgspec.Struct, Generic[T]):
+    """A page of a list."""
+
+    items: list[T]
+    next: str | None = None
+
+
+class _Action(msgspec.Struct):
+    ok: bool
+    preview: Preview | None = None
+
+
+class Connection:
+    """Requests to one server. It opens with the first request."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        reveal: bool = False,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"the URL of a server starts with http:// or https://, got {url[:200]!r}")
+        headers = {"authorization": f"Bearer {token}"} if token is not None else {}
+        timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        self.url = url.rstrip("/")
+        self._always = {"reveal": "true"} if reveal else {}
+        self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def get(self, kind: type[T], /, *path: str, **query: Any) -> T:
+        """Read something."""
+        return await self.request("GET", kind, *path, query=query)
+
+    async def post(self, kind: type[T], /, *path: str, **body: Any) -> T:
+        """Give a command. Fields that are None are left out."""
+        return await self.request("POST", kind, *path, body=body)
+
+    async def delete(self, kind: type[T], /, *path: str, **query: Any) -> T:
+        """Remove something."""
+        return await self.request("DELETE", kind, *path, query=query)
+
+    async def post_for_id(self, *path: str, **body: Any) -> str:
+        """Give a command that adds something, and return its id."""
+        return (await self.post(dict[str, str], *path, **body))["id"]
+
+    async def post_for_ok(self, *path: str, **body: Any) -> bool:
+        """Give a command and return whether something changed."""
+        return (await self.post(dict[str, bool], *path, **body))["ok"]
+
+    async def act(
+        self,
+        kind: type[T],
+        *path: str,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+        method: str = "POST",
+        body: Mapping[str, Any] | None = None,
+    ) -> T:
+        """Give a command that can be a dry run, or be refused if its run has moved on."""
+        expected = version.version if isinstance(version, Preview) else version
+        query = {"dryRun": dry_run or None, "version": expected}
+        return await self.request(method, kind, *path, query=query, body=body if method == "POST" else None)
+
+    async def act_for_ok(self, *path: str, **options: Any) -> bool | Preview:
+        """Give a command and return whether something changed, or what would be written."""
+        answer = await self.act(_Action, *path, **options)
+        return answer.ok if answer.preview is None else answer.preview
+
+    async def wait_for_result(self, *path: str, timeout: str) -> Any:
+        """Wait for a result for as long as the server may take."""
+        return (await self.request("GET", dict[str, Any], *path, query={"timeout": timeout}, read_timeout_s=None))[
+            "result"
+        ]
+
+    async def request(
+        self,
+        method: str,
+        kind: type[T],
+        *path: str,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        read_timeout_s: float | None = READ_TIMEOUT_S,
+    ) -> T:
+        """Send a request and return the decoded answer."""
+        content = None
+        if body is not None:
+            given = {key: value for key, value in body.items() if value is not None}
+            content = msgspec.json.encode(to_plain(given, "the request"))
+        return await self.send(method, kind, *path, query=query, content=content, read_timeout_s=read_timeout_s)
+
+    async def send(
+        self,
+        method: str,
+        kind: type[T],
+        *path: str,
+        query: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        read_timeout_s: float | None = READ_TIMEOUT_S,
+    ) -> T:
+        """Send bytes and return the decoded answer. Raise what the server reports as the exception of that code."""
+        body = await self.send_bytes(method, *path, query=query, content=content, read_timeout_s=read_timeout_s)
+        return msgspec.json.decode(body, type=kind)
+
+    async def send_bytes(
+        self,
+        method: str,
+        *path: str,
+        query: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        read_timeout_s: float | None = READ_TIMEOUT_S,
+    ) -> bytes:
+        """Send bytes and return the bytes of the answer."""
+        headers = {"content-type": "application/json"} if content is not None else {}
+        timeout = httpx.Timeout(read_timeout_s, connect=CONNECT_TIMEOUT_S)
+        try:
+            answer = await self._http.request(
+                method,
+                join_path(path),
+                params={**_drop_none(query or {}), **self._always},
+                content=content,
+                headers=headers,
+                timeout=timeout,
+            )
+        except httpx.HTTPError as problem:
+            raise self._unavailable(problem) from problem
+        if answer.is_error:
+            raise read_error(answer.status_code, answer.content)
+        return answer.content
+
+    async def read_lines(self, *path: str) -> AsyncGenerator[bytes]:
+        """Yield the lines of an answer as they arrive."""
+        try:
+            async with self._http.stream("GET", join_path(path), params=self._always) as answer:
+                if answer.is_error:
+                    raise read_error(answer.status_code, await answer.aread())
+                rest = b""
+                async for part in answer.aiter_bytes():
+                    *lines, rest = (rest + part).split(b"\n")
+                    for line in lines:
+                        yield line
+        except httpx.HTTPError as problem:
+            raise self._unavailable(problem) from problem
+
+    async def follow(self, *path: str, after: str | None, **query: Any) -> AsyncGenerator[Message]:
+        """Yield the messages of an event stream. Reconnect after the last one whenever the connection ends."""
+        cursor, pause = after, RECONNECT_PAUSE_S
+        while True:
+            try:
+                async with aclosing(self._messages(join_path(path), cursor, _drop_none(query))) as messages:
+                    async for message in messages:
+                        cursor, pause = message.id or cursor, RECONNECT_PAUSE_S
+                        if message.name in ("message", "snapshot"):
+                            yield message
+            except httpx.HTTPError:
+                pass
+            except PenstockError as problem:
+                if not isinstance(problem, StoreUnavailable) and problem.code != "server_closing":
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, MAX_RECONNECT_PAUSE_S)
+
+    async def _messages(self, path: str, after: str | None, query: Mapping[str, Any]) -> AsyncGenerator[Message]:
+        params = {**query, **({"after": after} if after is not None else {})}
+        async with self._http.stream("GET", path, params=params) as answer:
+            if answer.is_error:
+                raise read_error(answer.status_code, await answer.aread())
+            id, name, data = "", "message", None
+            async for line in answer.aiter_lines():
+                key, _, value = line.partition(": ")
+                if key == "id":
+                    id = value
+                elif key == "event":
+                    name = value
+                elif key == "data":
+                    data = value if data is None else f"{data}\n{value}"
+                elif not line and data is not None:
+                    yield Message(id, name, data)
+                    name, data = "message", None
+
+    def _unavailable(self, problem: Exception) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"the server {self.url} does not answer ({type(problem).__name__}: {problem}); check the URL and that "
+            "`penstock serve` runs"
+        )
+
+
+def join_path(parts: tuple[str, ...]) -> str:
+    """Return a path. The first part is written as it is, the others are data and are escaped."""
+    first, *rest = parts
+    return first.format(*(quote(part, safe="") for part in rest))
+
+
+def read_error(status: int, body: bytes) -> PenstockError:
+    """Return the exception that App would have raised, from an answer of the server."""
+    try:
+        error = msgspec.json.decode(body)["error"]
+        code, message = str(error["code"]), str(error["message"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return StoreUnavailable(f"the server answered with status {status} and no error; is it a Penstock server?")
+    cls = _CLASSES.get(code, PenstockError)
+    problem = cls.__new__(cls)
+    problem.args = (message,)
+    return problem
+
+
+def _drop_none(query: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {key: value for key, value in query.items() if value is not None}
+    return {key: str(value).lower() if isinstance(value, bool) else value for key, value in shown.items()}

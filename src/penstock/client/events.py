@@ -1,0 +1,241 @@
+"""`client.events`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, Literal, overload
+
+import msgspec
+
+from ..app.views import StreamView
+from ..commit.preview import Preview
+from ..core.events import Event
+from ..flows.reducer import RunView, TriggerView
+from ..ports.store import FeedItem
+from .connection import Connection, Page
+
+LATEST = "latest"  # the cursor that stands for new events only
+FEED_PAGE = 500
+
+
+class _Emitted(msgspec.Struct):
+    emitted: bool
+    preview: Preview | None = None
+
+
+class _Appended(msgspec.Struct):
+    event: Event | None
+
+
+class _Feed(msgspec.Struct):
+    items: list[FeedItem]
+    next: str | None = None
+
+
+class _Envelope(msgspec.Struct):
+    stream: str
+    record: Event
+
+
+class Events:
+    """Emit events, read streams, follow them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @overload
+    async def emit(
+        self,
+        kind: str,
+        data: Any = None,
+        *,
+        run: str | None = None,
+        key: str | None = None,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> bool: ...
+
+    @overload
+    async def emit(
+        self,
+        kind: str,
+        data: Any = None,
+        *,
+        run: str | None = None,
+        key: str | None = None,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    async def emit(
+        self,
+        kind: str,
+        data: Any = None,
+        *,
+        run: str | None = None,
+        key: str | None = None,
+        dry_run: bool,
+        version: int | Preview | None = None,
+    ) -> bool | Preview: ...
+
+    async def emit(
+        self,
+        kind: str,
+        data: Any = None,
+        *,
+        run: str | None = None,
+        key: str | None = None,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> bool | Preview:
+        """Emit an event, globally or to one run. Return False if its key was used before: then nothing is emitted.
+
+        Args:
+            kind: Kind of the event: dotted words such as "order.paid".
+            data: Any JSON value.
+            run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
+            key: Idempotency key; an event with a key that was used before is not emitted.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
+        """
+        body = {"kind": kind, "data": data, "run": run, "key": key}
+        answer = await self._connection.act(_Emitted, "/api/_events", dry_run=dry_run, version=version, body=body)
+        return answer.emitted if answer.preview is None else answer.preview
+
+    async def append(
+        self,
+        stream: str,
+        kind: str,
+        data: Any = None,
+        *,
+        subject: str | None = None,
+        correlation_id: str | None = None,
+        meta: dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Event | None:
+        """Append an event to any stream and return it; None if the key was used before.
+
+        Args:
+            stream: Name of the stream, such as "nq:entity:user-7".
+            kind: Kind of the event.
+            data: Any JSON value.
+            subject: What the event is about. Default: the stream's id.
+            correlation_id: To find what belongs together.
+            meta: More about the event: any JSON object.
+            key: Idempotency key.
+        """
+        answer = await self._connection.post(
+            _Appended,
+            "/api/_events/{}/{}/events",
+            *_split(stream),
+            kind=kind,
+            data=data,
+            subject=subject,
+            correlationId=correlation_id,
+            meta=meta,
+            key=key,
+        )
+        return answer.event
+
+    async def read(
+        self,
+        stream: str,
+        *,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+        backward: bool = False,
+    ) -> list[Event]:
+        """Return events of a stream.
+
+        Args:
+            stream: Name of the stream, such as "nq:flow:order-7".
+            after: Only events after this event id.
+            before: Only events before this event id.
+            limit: Maximum number of events.
+            backward: Newest first.
+        """
+        page = await self._connection.get(
+            Page[Event],
+            "/api/_events/{}/{}/events",
+            *_split(stream),
+            after=after,
+            before=before,
+            limit=limit,
+            backward=backward,
+        )
+        return page.items
+
+    async def subscribe(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        """Iterate over a stream, then follow it live without a gap, over reconnects.
+
+        Args:
+            stream: Name of the stream.
+            after: Id of the last event seen. Default: from the beginning.
+        """
+        messages = self._connection.follow("/api/_events/{}/{}/stream", *_split(stream), after=after or "")
+        async with aclosing(messages):
+            async for message in messages:
+                yield msgspec.json.decode(message.data, type=Event)
+
+    async def read_all(self, stream: str) -> list[Event]:
+        """Return a whole stream, read page by page.
+
+        Args:
+            stream: Name of the stream.
+        """
+        events: list[Event] = []
+        while page := await self.read(stream, after=events[-1].id if events else None, limit=1000):
+            events += page
+        return events
+
+    async def streams(self, type: str, *, before: str | None = None, limit: int = 50) -> list[StreamView]:
+        """Return the streams of a type, newest first.
+
+        Args:
+            type: Type of the streams: flow, trigger, webhook, entity, queue or another kind of runs.
+            before: Id of the last stream of the page before.
+            limit: Maximum number of streams.
+        """
+        page = await self._connection.get(Page[StreamView], "/api/_events/{}/streams", type, before=before, limit=limit)
+        return page.items
+
+    async def state(self, type: str, id: str) -> Any:
+        """Return the folded state of a run (a RunView) or a trigger (a TriggerView).
+
+        Args:
+            type: Type of the stream: flow or another kind of runs, or trigger.
+            id: Id of the stream.
+        """
+        kind: Any = TriggerView if type == "trigger" else RunView
+        return await self._connection.get(kind, "/api/_events/{}/{}", type, id)
+
+    async def feed(self, *, after: str | None = None, follow: bool = False) -> AsyncIterator[FeedItem]:
+        """Iterate over all events of all streams in the order of their commits, each with its stream and its cursor.
+
+        Args:
+            after: Cursor of the last item seen, or "latest" for new events only. Default: from the first event.
+            follow: Wait for new events instead of ending.
+        """
+        cursor = after or ""
+        while cursor != LATEST:
+            page = await self._connection.get(_Feed, "/api/_events", after=cursor, limit=FEED_PAGE)
+            for item in page.items:
+                yield item
+            if not page.items:
+                break
+            cursor = page.next or cursor
+        if follow:
+            start = None if cursor == LATEST else cursor
+            async with aclosing(self._connection.follow("/api/_events/stream", after=start)) as messages:
+                async for message in messages:
+                    live = msgspec.json.decode(message.data, type=_Envelope)
+                    yield FeedItem(message.id, live.stream, live.record)
+
+
+def _split(stream: str) -> tuple[str, str]:
+    _, _, rest = stream.partition(":")
+    type_, _, id_ = rest.partition(":")
+    return type_, id_ or "-"

@@ -1,0 +1,87 @@
+"""`client.queues`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from ..app.views import QueueMinute, QueueView
+from ..core.durations import Duration
+from ..core.events import Event
+from .connection import Connection
+from .times import show_duration
+
+Minutes = list[QueueMinute]
+QUEUE = "/api/_queue/{}"
+
+
+class Queues:
+    """Queue administration. Single jobs are in `client.jobs`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def list(self, *, internal: bool = False) -> list[QueueView]:
+        """Return every queue with its counts by state.
+
+        Args:
+            internal: Include the queue on which events are delivered to waiting steps.
+        """
+        return await self._connection.get(list[QueueView], "/api/_queue", internal=internal)
+
+    async def counts(self, queue: str) -> dict[str, int]:
+        """Return the number of jobs of a queue in each state.
+
+        Args:
+            queue: The queue's name.
+        """
+        return (await self._connection.get(QueueView, QUEUE, queue)).counts
+
+    async def pause(self, queue: str) -> None:
+        """Stop handing out jobs of a queue. Running jobs end.
+
+        Args:
+            queue: The queue's name.
+        """
+        await self._connection.post(QueueView, QUEUE + "/pause", queue)
+
+    async def resume(self, queue: str) -> None:
+        """Hand out jobs of a paused queue again.
+
+        Args:
+            queue: The queue's name.
+        """
+        await self._connection.post(QueueView, QUEUE + "/resume", queue)
+
+    async def drain(self, queue: str, *, delayed: bool = False) -> int:
+        """Delete the waiting plain jobs of a queue and return their number.
+
+        Args:
+            queue: The queue's name.
+            delayed: Delete delayed jobs too.
+        """
+        return (await self._connection.post(dict[str, int], QUEUE + "/drain", queue, delayed=delayed))["removed"]
+
+    async def rates(self, queue: str, *, since: Duration = "1h") -> Sequence[QueueMinute]:
+        """Return what happened to the jobs of a queue, one row for each minute, oldest first. A week is kept.
+
+        Args:
+            queue: The queue's name.
+            since: How far to look back.
+        """
+        return await self._connection.get(Minutes, QUEUE + "/rates", queue, since=show_duration(since))
+
+    async def events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        """Iterate over the job events of a queue, then follow it live.
+
+        Args:
+            queue: The queue's name.
+            after: Id of the last event seen. Default: from the beginning.
+        """
+        await self.counts(queue)
+        messages = self._connection.follow("/api/_events/queue/{}/stream", queue, after=after or "")
+        async with aclosing(messages):
+            async for message in messages:
+                yield msgspec.json.decode(message.data, type=Event)

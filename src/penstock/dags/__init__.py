@@ -1,0 +1,1 @@
+"""The engine of dags: graphs of nodes as data."""

@@ -1,0 +1,46 @@
+"""The reducer of dags: folds the events of a run into the view that runs of flows have, with nodes as its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from ..core.events import Event
+from ..flows.reducer import RunView, StepView, apply_flow
+
+PREFIX = "node."
+_SAME = {"started", "completed", "failed", "retry", "progress", "partial", "returned", "cancelled", "redriven"}
+
+
+def reduce_dag(events: Iterable[Event]) -> RunView:
+    """Fold the events of a run of a dag, all of them or the first N."""
+    view = RunView()
+    for event in events:
+        apply_dag(view, event)
+    return view
+
+
+def apply_dag(view: RunView, event: Event) -> None:
+    """Apply one more event to a view."""
+    if not event.kind.startswith(PREFIX):
+        apply_flow(view, event)
+        return
+    what = event.kind.removeprefix(PREFIX)
+    if what in _SAME:
+        # A node has one instance: a retried one continues it.
+        meta = {key: value for key, value in (event.meta or {}).items() if key != "n"}
+        apply_flow(view, msgspec.structs.replace(event, kind=f"step.{what}", meta=meta))
+        return
+    view.last_event = event.id
+    if what == "skipped":
+        _skip(view, event)
+
+
+def _skip(view: RunView, event: Event) -> None:
+    step = view.steps.setdefault(event.step or "", StepView(event.step or ""))
+    data: dict[str, Any] = event.data if isinstance(event.data, dict) else {}
+    reason = data.get("reason")
+    step.status, step.completed_at = "skipped", event.ts
+    step.reason = reason if isinstance(reason, str) else None

@@ -1,0 +1,132 @@
+"""Receive calls of standing webhooks: validate, record, and start a run or emit an event, in one commit."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from ..commit.command_sink import CommandSink
+from ..commit.committer import CommitRequest
+from ..core.errors import BadArgument, BadSignature, PayloadError, WebhookError, WebhookMethod
+from ..core.events import EventBody
+from ..core.ids import digest, uuid7
+from ..core.payload import pack, parse_json, unpack
+from ..core.schemas import make_validator
+from ..core.signatures import ID_HEADER, Signature, read_headers, read_key, verify
+from ..core.text import shorten
+from ..durable.journal import encode
+from ..durable.wait_records import Caller
+from ..handlers.webhooks import Webhook
+from ..ports.unit import NewEvent, Refused, Unit
+from .engine import FlowEngine
+from .run_commands import FlowCommands
+
+RECEIVED = "webhook.received"
+MAX_KEY_CHARS = 500
+
+
+class WebhookReceipt(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a call of a webhook did. `is_new` is False if its idempotency key was used before: then nothing."""
+
+    webhook: str
+    is_new: bool
+    run: str | None = None  # the run it started
+    event: str | None = None  # the kind of event it emitted
+    key: str | None = None  # its idempotency key
+
+
+class WebhookCommands:
+    """Receives calls, through one sink."""
+
+    def __init__(self, engine: FlowEngine, commands: FlowCommands, sink: CommandSink) -> None:
+        self._engine = engine
+        self._runtime = engine.runtime
+        self._commands = commands
+        self._sink = sink
+
+    async def receive(self, webhook: Webhook, method: str, headers: Any, body: bytes, caller: Caller) -> WebhookReceipt:
+        """Validate a call, record it, and start the run or emit the event in the same commit."""
+        if method.upper() not in webhook.methods:
+            raise WebhookMethod(f"webhook {webhook.path!r} accepts {', '.join(webhook.methods)}, got {shorten(method)}")
+        found = read_headers(headers)
+        self._verify(webhook, headers, body)
+        data = _read_body(found, body, webhook)
+        if webhook.schema is not None:
+            make_validator(webhook.schema, f"the body for webhook {webhook.path!r}")(unpack(data))
+        key = found.get(ID_HEADER) or found.get(webhook.key_header)
+        if key is not None and not 0 < len(key) <= MAX_KEY_CHARS:
+            raise BadArgument(f"the idempotency key of a call must have 1 to {MAX_KEY_CHARS} characters")
+        act = self._start if webhook.flow is not None else self._emit
+        return await act(webhook, data, key, method.upper(), caller)
+
+    def _verify(self, webhook: Webhook, headers: Any, body: bytes) -> None:
+        if webhook.signed is None:
+            return
+        secret = os.environ.get(webhook.signed)
+        if not secret:
+            raise WebhookError(
+                f"webhook {webhook.path!r} is signed with the secret in {webhook.signed}, which is not set in this "
+                "process; set that environment variable where webhooks are received"
+            )
+        signature = Signature.from_headers(headers, body)
+        if signature is None:
+            raise BadSignature(f"webhook {webhook.path!r} accepts only signed calls; sign it as in Standard Webhooks")
+        verify(read_key(secret, webhook.signed), signature, self._runtime.clock.now_ms() // 1000)
+
+    async def _start(
+        self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: Caller
+    ) -> WebhookReceipt:
+        flow = self._runtime.registry().flow(str(webhook.flow))
+        handler, value = flow.definition.entry.handler, unpack(data)
+        handler.check_start(value, f"flow {flow.name!r}")
+        run = handler.make_key(value, flow.name)
+        if run is None and key is not None:
+            run = f"{flow.name}-{digest(f'webhook {webhook.path} {key}'.encode())}"
+        run = run or uuid7(self._runtime.clock.now_ms())
+        event = self._received(webhook, data, key, method, caller, {"run": run})
+        is_new = await self._commands.start(flow, run, data, cause=f"webhook-{webhook.path}", also=[event])
+        return WebhookReceipt(webhook.path, is_new, run=run, key=key)
+
+    async def _emit(
+        self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: Caller
+    ) -> WebhookReceipt:
+        kind, bodies = str(webhook.event), self._engine.bodies
+        meta = {"webhook": webhook.path}
+        shown, original = bodies.encode_emitted(EventBody(kind, data=msgspec.Raw(data), meta=meta))
+        received = self._received(webhook, data, key, method, caller, {"event": kind})
+        unit = Unit(
+            self._runtime.new_unit_id(),
+            events=[received, NewEvent(bodies.global_stream, shown, kind, original)],
+            once_key=f"webhook/{webhook.path}/{key}" if key is not None else None,
+        )
+        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
+        return WebhookReceipt(webhook.path, not isinstance(receipt, Refused), event=kind, key=key)
+
+    def _received(
+        self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: Caller, target: dict[str, Any]
+    ) -> NewEvent:
+        shown: dict[str, Any] = {"method": method, "payload": msgspec.Raw(data), "source": caller.source}
+        more = {"ip": caller.ip, "key": key, **target}
+        shown.update((name, value) for name, value in more.items() if value is not None)
+        bodies = self._engine.bodies
+        body = EventBody(RECEIVED, data=msgspec.Raw(encode(shown)))
+        return NewEvent(bodies.stream_name("webhook", webhook.path), bodies.encode(body))
+
+
+def _read_body(headers: dict[str, str], body: bytes, webhook: Webhook) -> bytes:
+    """Return the body as JSON: JSON itself, the fields of a form, or null if there is none."""
+    what = f"the body for webhook {webhook.path!r}"
+    if not isinstance(body, bytes):
+        raise BadArgument(f"{what} must be the bytes as received, got {shorten(body)}")
+    if not body.strip():
+        return b"null"
+    if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        try:
+            fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=1000)
+        except ValueError as problem:
+            raise PayloadError(f"{what} is not a valid form: {problem}") from None
+        return pack({name: values[0] if len(values) == 1 else values for name, values in fields.items()}, what)
+    return pack(parse_json(body, what), what)

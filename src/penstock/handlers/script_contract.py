@@ -1,0 +1,93 @@
+"""The contract of TypeScript and JavaScript worker files: `queue`, `config` and a default function, read as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..core.errors import DefinitionError, NodeMissing
+from ..ports.script_files import Evaluate, ScriptDescription, ScriptFunction
+from .decorators import FlowDefinition, StepDefinition
+from .handler import Handler, JobDefinition
+from .module_contract import read_module
+
+_AWAITED = frozenset(("where", "delay", "match", "payload"))  # of a declared wait: an attempt calls them
+_ROUTED = frozenset(("when", "map"))  # of a subscription: a worker calls them and decides then
+
+
+def read_script(
+    found: ScriptDescription, name: str, evaluate: Evaluate
+) -> FlowDefinition | StepDefinition | JobDefinition | None:
+    """Read what a worker file defines; None for a file without a handler."""
+    if not found.has_handler:
+        if found.has_config:
+            raise DefinitionError(
+                "this file exports 'config' but no handler. Export a default function (input, ctx), or start the name "
+                "of the file with '_' if it is not a worker file",
+                where=found.file,
+            )
+        return None
+    if found.queue is not None and not isinstance(found.queue, str):
+        raise DefinitionError(f"queue must be a string, got {found.queue!r}", where=found.file)
+    config = _Reader(found.file, evaluate).read(found.config, ())
+    definition = read_module(_make_stand_in(found.file), found.queue, config, name, found.file)
+    if isinstance(definition, FlowDefinition):
+        return replace(definition, entry=replace(definition.entry, handler=_in_node(definition.entry.handler, found)))
+    return replace(definition, handler=_in_node(definition.handler, found))
+
+
+def _in_node(handler: Handler, found: ScriptDescription) -> Handler:
+    return replace(handler, runner="node", file=found.file, line=1, version=found.version)
+
+
+def _make_stand_in(file: str) -> Callable[..., Any]:
+    """Return the function of a handler that runs only in Node."""
+
+    async def default(input: Any, ctx: Any) -> Any:  # noqa: ARG001
+        raise NodeMissing(f"{file} runs in Node; start a worker to run it")
+
+    default.__qualname__ = default.__name__ = "default"
+    return default
+
+
+class _Reader:
+    """Turns the markers of a description into functions and schemas."""
+
+    def __init__(self, file: str, evaluate: Evaluate) -> None:
+        self._file = file
+        self._evaluate = evaluate
+
+    def read(self, value: Any, path: tuple[str | int, ...]) -> Any:
+        if isinstance(value, Mapping):
+            if "$function" in value:
+                return self._function(value["$function"])
+            if "$schema_object" in value:
+                return value["$schema_object"]  # None: only the host can validate
+            return {key: self.read(item, (*path, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.read(item, (*path, index)) for index, item in enumerate(value)]
+        return value
+
+    def _function(self, path: Sequence[str | int]) -> ScriptFunction:
+        shown = ".".join(map(str, path))
+        if not _may_be_function(path):
+            raise DefinitionError(
+                f"config.{shown} is a function, which a TypeScript or JavaScript file cannot have here: every process "
+                "that starts work would call it, also those without Node. Use data, such as idempotencyKey: 'auto' or "
+                "rateKey: 'customer.id', or pass key= where the work is started",
+                code="script_function",
+                where=self._file,
+            )
+        return ScriptFunction(self._file, path, self._evaluate)
+
+
+def _may_be_function(path: Sequence[str | int]) -> bool:
+    """Return whether a worker calls the function at a path, where Node is."""
+    *owner, name = path
+    if owner[:1] in (["await"], ["wait"]):
+        return len(path) == 2 and name in _AWAITED
+    inside = owner[1:] if owner[:1] == ["flow"] else owner
+    if not inside or inside[0] not in ("subscriptions", "startOn", "start_on"):
+        return False
+    return name in _ROUTED or (name == "where" and inside[-1:] == ["when"])

@@ -1,0 +1,179 @@
+"""The ASGI application of an App, to serve it or to mount it in another application."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from .. import __version__
+from ..app.app import App
+from ..core.api_errors import MethodNotAllowed
+from ..core.errors import PenstockError
+from .auth import Authenticate, address_of
+from .cors import allow_origin, answer_preflight, is_preflight
+from .dispatch import JsonResponse, answer, error_response
+from .openapi import build_openapi
+from .router import Router
+from .services import ServerOptions, Services
+from .sockets import refuse_socket, serve_socket
+from .tenants import Tenants, find_namespace
+
+log = logging.getLogger("penstock.http")
+DOCUMENT_PATH = "/api/openapi.json"
+SERVER_PATHS = ("/health", "/ready")  # without a namespace: the process itself
+_SERVER_STATUS = msgspec.json.encode({"status": "ok", "version": __version__})
+
+
+def asgi_app(
+    app: App | Tenants,
+    *,
+    authenticate: Authenticate | None = None,
+    allowed_origins: Sequence[str] = (),
+    heartbeat_s: float = 15.0,
+    buffer_limit: int = 128_000,
+) -> Application:
+    """Return the HTTP API of an App as an ASGI application, to serve it or to mount it in another one.
+
+    The App owns its start and stop: open it before the first request and close it after the last, in the lifespan of
+    your own application. The lifespan of a mounted application does not run.
+
+    Args:
+        app: The App, or `Tenants` for a server of several namespaces. Served alone, the application opens and closes
+            it if it is not open.
+        authenticate: Returns the `Caller` of a request from your own session, or None. Default: tokens only.
+        allowed_origins: Origins of web pages that may call the API, such as "https://ops.example.com".
+        heartbeat_s: Send a comment on an idle event stream after this many seconds.
+        buffer_limit: Hold at most about this many bytes for each client of a stream; a client that is further behind is
+            served from the store, and disconnected if it takes nothing for 30 seconds.
+    """
+    from .routes import ALL_ROUTES
+
+    endpoints = [endpoint for routes in ALL_ROUTES for endpoint in routes.endpoints]
+    options = ServerOptions(authenticate, tuple(allowed_origins), heartbeat_s, buffer_limit)
+    router, document = Router(endpoints), msgspec.json.encode(build_openapi(endpoints))
+    if isinstance(app, Tenants):
+        app.prepare(router, options)
+        return Application(app, document, options)
+    return Application(Services(app, router, options), document, options)
+
+
+class Application:
+    """The ASGI application: it finds the services of a request and answers it."""
+
+    def __init__(self, source: Services | Tenants, document: bytes, options: ServerOptions) -> None:
+        self._source = source
+        self._document = document
+        self._options = options
+        self._lifespan = Starlette(lifespan=_lifespan(source))
+
+    @property
+    def services(self) -> Services:
+        """The services of a server with one namespace."""
+        assert isinstance(self._source, Services), "a server of several namespaces has services for each"
+        return self._source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._serve_request(Request(scope, receive, send))
+        elif scope["type"] == "websocket":
+            await self._serve_socket(WebSocket(scope, receive, send))
+        else:
+            await self._lifespan(scope, receive, send)
+
+    async def _serve_request(self, request: Request) -> None:
+        path = route_path(request.scope)
+        if isinstance(self._source, Services):
+            await self._respond(request, await self._answer(self._source, request, path))
+            return
+        try:
+            if path in SERVER_PATHS:
+                await self._respond(request, JsonResponse(_SERVER_STATUS, 200))
+                return
+            namespace, path = find_namespace(request, path)
+            async with self._source.use(namespace, address_of(request)) as services:
+                await self._respond(request, await self._answer(services, request, path))
+        except PenstockError as problem:
+            await self._respond(request, error_response(None, problem))
+
+    async def _respond(self, request: Request, response: Response) -> None:
+        allow_origin(request, response, self._options.allowed_origins)
+        await response(request.scope, request.receive, request._send)
+
+    async def _answer(self, services: Services, request: Request, path: str) -> Response:
+        try:
+            if is_preflight(request):
+                return answer_preflight(request, services.router.methods(path), self._options.allowed_origins)
+            if path == DOCUMENT_PATH:
+                return await self._serve_document(services, request)
+            return await answer(services, request, path)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        except PenstockError as problem:
+            return error_response(services, problem)
+        except Exception as problem:
+            # The path may hold a token: only its template is logged.
+            endpoint, _ = services.router.find(request.method, path)
+            log.error("%s %s failed", endpoint.method, endpoint.path, exc_info=problem)
+            return internal_error()
+
+    async def _serve_document(self, services: Services, request: Request) -> Response:
+        await services.guard.identify(request)
+        if request.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed(f"{request.method[:20]!r} is not possible here; this path has GET")
+        return JsonResponse(self._document, 200)
+
+    async def _serve_socket(self, websocket: WebSocket) -> None:
+        path = route_path(websocket.scope)
+        try:
+            if isinstance(self._source, Services):
+                await serve_socket(self._source, websocket, path)
+                return
+            namespace, path = find_namespace(websocket, path)
+            async with self._source.use(namespace, address_of(websocket)) as services:
+                await serve_socket(services, websocket, path)
+        except PenstockError as problem:
+            await refuse_socket(websocket, problem)
+
+
+def route_path(scope: Scope) -> str:
+    """Return the path below the place where the application is mounted.
+
+    Without a slash that the framework around it added; Litestar does."""
+    path: str = scope["path"]
+    raw: bytes = scope.get("raw_path") or b"/"
+    if path.endswith("/") and len(path) > 1 and not raw.partition(b"?")[0].endswith((b"/", b"%2F", b"%2f")):
+        path = path[:-1]
+    root: str = scope.get("root_path", "")
+    if root and (path == root or path.startswith(f"{root}/")):
+        return path[len(root) :]
+    return path
+
+
+def _lifespan(source: Services | Tenants) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        opened = isinstance(source, Services) and not source.app._is_open
+        if isinstance(source, Services) and opened:
+            await source.app.open(connect_timeout="1m")
+        try:
+            yield
+        finally:
+            await source.close()
+            if isinstance(source, Services) and opened:
+                await source.app.close()
+
+    return lifespan
+
+
+def internal_error() -> Response:
+    """Return the answer to a request that failed by a bug. The log has the reason, the answer has not."""
+    error = {"code": "internal", "message": "the server failed; its log has the reason"}
+    return JsonResponse(msgspec.json.encode({"error": error}), 500)

@@ -1,0 +1,147 @@
+"""Who makes a request: by your own session, a token or a ticket. Without any token, only this machine may call."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+
+from ..app.tokens import ADMIN, Caller, Tokens
+from ..core.api_errors import Forbidden, TooManyRequests, Unauthorized
+from ..core.clock import Clock
+from ..core.text import shorten
+
+MAX_BAD_TOKENS = 10  # of one address
+MAX_BAD_TRIGGERS = 100  # others call from the same address too
+BAD_TOKEN_WINDOW_MS = 60_000
+MAX_ADDRESSES = 10_000
+
+Authenticate = Callable[[HTTPConnection], Awaitable[Caller | None]]
+"""Returns the caller of a request from your own session, or None if there is none."""
+
+
+class BadTokenLimit:
+    """Refuses addresses that send wrong tokens again and again."""
+
+    def __init__(self, clock: Clock, limit: int = MAX_BAD_TOKENS) -> None:
+        self._clock = clock
+        self._max = limit
+        self._failures: OrderedDict[str, list[int]] = OrderedDict()
+
+    def check(self, address: str) -> None:
+        """Raise TooManyRequests if the address has sent too many wrong tokens."""
+        since = self._clock.now_ms() - BAD_TOKEN_WINDOW_MS
+        recent = [at for at in self._failures.get(address, ()) if at > since]
+        if len(recent) >= self._max:
+            raise TooManyRequests(f"{self._max} wrong names or tokens came from {address}; wait a minute and try again")
+
+    def count(self, address: str) -> None:
+        """Count a wrong token."""
+        failures = self._failures.setdefault(address, [])
+        failures.append(self._clock.now_ms())
+        del failures[: -self._max]
+        self._failures.move_to_end(address)
+        while len(self._failures) > MAX_ADDRESSES:
+            self._failures.popitem(last=False)
+
+
+class Guard:
+    """Finds the caller of a request, or refuses it."""
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        clock: Clock,
+        authenticate: Authenticate | None = None,
+        allowed_origins: Collection[str] = (),
+        *,
+        allow_loopback: bool = True,
+    ) -> None:
+        self._tokens = tokens
+        self._allowed_origins = allowed_origins
+        self._allow_loopback = allow_loopback  # without a token, while there are none
+        self._authenticate = authenticate
+        self._limit = BadTokenLimit(clock)
+
+    async def identify(self, connection: HTTPConnection, *, allow_ticket: bool = False) -> Caller:
+        """Return the caller. Tickets are for streams and sockets. Raise Unauthorized, Forbidden or TooManyRequests."""
+        check_origin(connection, self._allowed_origins)
+        if self._authenticate is not None and (caller := await self._authenticate(connection)) is not None:
+            return caller
+        address = address_of(connection)
+        if (text := bearer(connection)) is not None:
+            return await self._check(address, await self._checked(address, text, self._tokens.check))
+        if allow_ticket and (ticket := connection.query_params.get("ticket")) is not None:
+            return await self._check(address, await self._checked(address, ticket, self._tokens.take_ticket))
+        if self._authenticate is not None or not self._allow_loopback or await self._tokens.exist():
+            raise Unauthorized(
+                "a token is required: send `Authorization: Bearer <token>`; `penstock tokens add NAME` creates one"
+            )
+        check_loopback(connection)
+        return Caller("local", ADMIN)
+
+    async def _checked(
+        self, address: str, text: str, check: Callable[[str], Awaitable[Caller | None]]
+    ) -> Caller | None:
+        self._limit.check(address)
+        return await check(text)
+
+    async def _check(self, address: str, caller: Caller | None) -> Caller:
+        if caller is None:
+            self._limit.count(address)
+            raise Unauthorized(
+                "the token or ticket is unknown, used, revoked or expired; `penstock tokens list` prints the tokens"
+            )
+        return caller
+
+
+def bearer(connection: HTTPConnection) -> str | None:
+    """Return the token of a request, if it has one."""
+    scheme, _, text = connection.headers.get("authorization", "").partition(" ")
+    return text.strip() if scheme.lower() == "bearer" and text.strip() else None
+
+
+def address_of(connection: HTTPConnection) -> str:
+    """Return the address of the caller, or an empty string for a socket without one."""
+    return connection.client.host if connection.client is not None else ""
+
+
+def check_loopback(connection: HTTPConnection) -> None:
+    """Raise Forbidden unless both the caller and the Host header are of this machine.
+
+    A page of another site can make a browser call this server under a name of its own (DNS rebinding); the Host header
+    has that name then."""
+    host = connection.headers.get("host", "")
+    if not is_loopback(address_of(connection)) or not is_loopback(_host_name(host)):
+        raise Forbidden(
+            f"without tokens, only this machine may call the API, as localhost or 127.0.0.1; got a request from "
+            f"{shorten(address_of(connection))} for {shorten(host)}. Create a token: `penstock tokens add NAME`"
+        )
+
+
+def check_origin(connection: HTTPConnection, allowed: Collection[str]) -> None:
+    """Raise Forbidden if a page of another site makes the request."""
+    origin = connection.headers.get("origin")
+    if origin is None or origin in allowed:
+        return
+    if urlsplit(origin).netloc.lower() != connection.headers.get("host", "").lower():
+        raise Forbidden(f"a page of {shorten(origin)} may not call this API; add the origin to allowed_origins")
+
+
+def _host_name(host: str) -> str:
+    return (urlsplit(f"//{host}").hostname or "") if host else ""
+
+
+@lru_cache(256)
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address is this machine."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

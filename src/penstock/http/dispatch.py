@@ -1,0 +1,130 @@
+"""Dispatch: check the caller of a request, call the endpoint's function and encode the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from ..app.tokens import ADMIN, Caller
+from ..core.api_errors import BodyTooLarge, Forbidden, RequestTimeout
+from ..core.errors import PenstockError
+from .audit import call_recorded
+from .endpoints import Call, Endpoint, decode_arguments
+from .services import Services
+from .statuses import status_of
+
+MAX_BODY_BYTES = 10 * 2**20
+BODY_TIMEOUT_S = 30.0
+JSON = "application/json"
+# The answers hold data of any program: no browser may guess a type, frame them or run them.
+SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
+_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in {**SECURITY_HEADERS, "content-type": JSON}.items()]
+_encode = msgspec.json.Encoder().encode
+PUBLIC = Caller("public")
+
+
+async def answer(services: Services, request: Request, path: str) -> Response:
+    """Answer a request to a path of the API."""
+    services.require_open()
+    endpoint, path_params = services.router.find(request.method, path)
+    caller = PUBLIC
+    if not endpoint.is_public:
+        caller = await services.guard.identify(request, allow_ticket=endpoint.is_stream)
+        check_role(endpoint, caller)
+    call = Call(caller, request, services, path, request.query_params, await read_body(request))
+    return await call_endpoint(endpoint, call, path_params)
+
+
+def check_role(endpoint: Endpoint, caller: Caller) -> None:
+    """Raise Forbidden unless the caller may use the endpoint."""
+    if not endpoint.is_public and not caller.may(endpoint.role):
+        raise Forbidden(f"{caller.name!r} is a {caller.role}; this request needs the role {endpoint.role}")
+
+
+async def call_endpoint(endpoint: Endpoint, call: Call, path_params: dict[str, Any]) -> Response:
+    """Decode the arguments, call the function, record a command and encode the answer."""
+    services = call.services
+    reveal = _check_reveal(call)
+    arguments = decode_arguments(endpoint, services.app, call, path_params)
+    if endpoint.is_stream:
+        return await endpoint.function(**arguments)  # type: ignore[no-any-return]
+    if endpoint.is_command or reveal:
+        value = await call_recorded(services.app, endpoint, call, arguments)
+    else:
+        value = await endpoint.function(**arguments)
+    if isinstance(value, Response):
+        return value
+    return json_response(services, value, endpoint.status, reveal or endpoint.is_secret)
+
+
+class JsonResponse(Response):
+    """An answer whose body is encoded already. The headers that all answers share are not encoded again."""
+
+    def __init__(self, body: bytes, status: int) -> None:
+        self.status_code = status
+        self.background = None
+        self.body = body
+        self.raw_headers = [*_RAW_HEADERS, (b"content-length", b"%d" % len(body))]
+
+
+def json_response(services: Services, value: Any, status: int = 200, reveal: bool = False) -> Response:
+    """Encode an answer, without secrets unless an admin asked to see them."""
+    body = _encode(value)
+    return JsonResponse(body if reveal else services.app._bodies.redact_json(body), status)
+
+
+def error_response(services: Services | None, problem: PenstockError) -> Response:
+    """Return an error as the object that the command line prints too, without secrets."""
+    message = str(problem) if services is None else services.app._bodies.redact_text(str(problem))
+    error: dict[str, Any] = {"code": problem.code, "message": message}
+    status = status_of(problem)
+    headers = dict(SECURITY_HEADERS)
+    if status == 401:
+        headers["www-authenticate"] = 'Bearer realm="penstock"'
+    if status in (408, 413):
+        headers["connection"] = "close"  # the rest of the body is not read
+    if status in (429, 503):
+        headers["retry-after"] = "60" if status == 429 else "1"
+    return Response(msgspec.json.encode({"error": error}), status, headers, JSON)
+
+
+def _check_reveal(call: Call) -> bool:
+    """Return whether the answer shows secrets: `?reveal=true`, for admins."""
+    if call.wants_reveal and not call.caller.may(ADMIN):
+        raise Forbidden(f"{call.caller.name!r} is a {call.caller.role}; reveal needs the role {ADMIN}")
+    return call.wants_reveal
+
+
+async def read_body(request: Request) -> bytes:
+    """Return the body. Refuse one that is too large before it is read, and one that does not arrive."""
+    if request.method in ("GET", "HEAD", "DELETE") and "content-length" not in request.headers:
+        return b""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and (len(declared) > 12 or int(declared) > MAX_BODY_BYTES):
+        raise BodyTooLarge(f"the body has {declared[:20]} bytes; the limit is {MAX_BODY_BYTES:,}")
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            more = True
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                more = message.get("more_body", False)
+                if size > MAX_BODY_BYTES:
+                    raise BodyTooLarge(f"the body has more than {MAX_BODY_BYTES:,} bytes, which is the limit")
+    except TimeoutError:
+        raise RequestTimeout(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -1,0 +1,38 @@
+"""The endpoints of the API, one file for each group."""
+
+from __future__ import annotations
+
+from ..endpoints import Routes
+from . import (
+    dags,
+    dead_letters,
+    events,
+    flows,
+    jobs,
+    queues,
+    runs,
+    schedules,
+    server,
+    state,
+    tokens,
+    triggers,
+    waits,
+    webhooks,
+)
+
+ALL_ROUTES: tuple[Routes, ...] = (
+    queues.routes,
+    jobs.routes,
+    dead_letters.routes,
+    flows.routes,
+    dags.routes,
+    runs.routes,
+    events.routes,
+    state.routes,
+    waits.routes,
+    triggers.routes,
+    webhooks.routes,
+    schedules.routes,
+    tokens.routes,
+    server.routes,
+)

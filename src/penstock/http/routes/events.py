@@ -1,0 +1,342 @@
+"""`/api/_events`: streams, their events and their state; live by server-sent events; emit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from ...app.app import App
+from ...app.views import StreamView
+from ...commit.preview import Preview
+from ...core.api_errors import ApiError
+from ...core.events import Event
+from ...flows.reducer import RunView, TriggerView, reduce_trigger
+from ..endpoints import Body, Call, DryRunQuery, Query, Routes
+from ..shared_reader import LiveEvent
+from ..sse import Accept, EventStream, envelope_frame, named_frame
+
+routes = Routes("events")
+BACKFILL_EVENTS = 100
+GLOBAL = "global"
+
+
+class EventQuery(Query):
+    """Which events of a stream to return."""
+
+    after: str | None = None
+    before: str | None = None
+    limit: int = 100
+    backward: bool = False
+
+
+class EventPage(msgspec.Struct):
+    """A page of events. `next` is the cursor of the next page, or null."""
+
+    items: list[Event]
+    next: str | None = None
+
+
+class FeedEvent(msgspec.Struct):
+    """An event with its stream and its place in the feed."""
+
+    cursor: str
+    stream: str
+    event: Event
+
+
+class FeedQuery(Query):
+    """Which part of the feed to return."""
+
+    after: str = ""
+    limit: int = 100
+
+
+class FeedPage(msgspec.Struct):
+    """A page of the feed. `next` is the `after` of the next page."""
+
+    items: list[FeedEvent]
+    next: str | None = None
+
+
+class LiveQuery(Query):
+    """What to follow, and from where."""
+
+    after: str | None = None  # the cursor to continue after; the header Last-Event-ID wins
+    backfill: int = BACKFILL_EVENTS  # newest events to send first, without a cursor
+    snapshot: bool = False  # first send the folded state, then only what comes after it
+    kind: list[str] = []
+    step: list[str] = []
+    flow: list[str] = []
+    stream: list[str] = []
+    ticket: str | None = None  # instead of a token, for browsers
+
+
+class EmitBody(Body):
+    """An event to emit."""
+
+    kind: str
+    data: Any = None
+    run: str | None = None
+    key: str | None = None
+
+
+class Emitted(msgspec.Struct, omit_defaults=True):
+    """Whether the event was emitted: not if its key was used before, nor in a dry run."""
+
+    emitted: bool
+    preview: Preview | None = None
+
+
+class AppendBody(Body):
+    """An event to append to a stream."""
+
+    kind: str
+    data: Any = None
+    subject: str | None = None
+    correlation_id: str | None = None
+    meta: dict[str, Any] | None = None
+    key: str | None = None
+
+
+class Appended(msgspec.Struct):
+    """The event as it is stored; null if its key was used before."""
+
+    event: Event | None
+
+
+class StreamQuery(Query):
+    """Which streams to list."""
+
+    name: str | None = None  # only runs of this flow
+    before: str | None = None  # id of the last stream of the page before
+    limit: int = 50
+
+
+class PlainStreamQuery(Query):
+    """Which streams to list."""
+
+    before: str | None = None  # id of the last stream of the page before
+    limit: int = 50
+
+
+class StreamViews(msgspec.Struct):
+    """A page of streams. `next` is the `before` of the next page, or null."""
+
+    items: list[StreamView]
+    next: str | None = None
+
+
+class StreamItem(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A stream: its id within its type, and for a run its flow and status."""
+
+    id: str
+    stream: str
+    last_event_at: str
+    events: int | None = None  # sequence of its last event
+    name: str | None = None
+    status: str | None = None
+    started_at: str | None = None
+
+
+class StreamPage(msgspec.Struct):
+    """A page of streams, newest first. `next` is the `before` of the next page, or null."""
+
+    items: list[StreamItem]
+    next: str | None = None
+
+
+@routes.post("/api/_events", status=201)
+async def emit_event(app: App, query: DryRunQuery, body: EmitBody) -> Emitted:
+    """Emit an event, globally or to one run."""
+    done = await app.events.emit(
+        body.kind, body.data, run=body.run, key=body.key, dry_run=query.dry_run, version=query.version
+    )
+    return Emitted(False, done) if isinstance(done, Preview) else Emitted(bool(done))
+
+
+@routes.get("/api/_events")
+async def read_feed(app: App, query: FeedQuery) -> FeedPage:
+    """Return events of all streams in the order of their commits."""
+    items = await app.store.feed(query.after, _limit(query.limit))
+    found = [FeedEvent(item.cursor, item.stream, item.event) for item in items]
+    return FeedPage(found, found[-1].cursor if found else query.after or None)
+
+
+@routes.get("/api/_events/stream", is_stream=True)
+async def follow_feed(app: App, call: Call, query: LiveQuery) -> Response:
+    """Follow the events of all streams live. Messages are `{v, stream, event, record}`; the cursor is the feed's."""
+    readers = call.services.readers
+    after = _cursor(call, query)
+    if after is None:
+        newest = await app.store.feed(None)
+        after = newest[-1].cursor if newest else ""
+    return EventStream(call.services, readers.feed, after, frame=envelope_frame, accept=_accept(query))
+
+
+@routes.get("/api/_events/{stream}")
+async def read_named_stream(app: App, stream: str, query: EventQuery) -> EventPage:
+    """Return the events of a stream by its whole name, such as `nq:flow:order-7`."""
+    return await read_page(app, app._bodies.check(stream), query)
+
+
+@routes.get("/api/_events/{stream}/tail", is_stream=True)
+async def tail_named_stream(app: App, call: Call, stream: str, query: LiveQuery) -> Response:
+    """Follow a stream by its whole name: its newest events, then live ones."""
+    return await follow_one(app, call, app._bodies.check(stream), query)
+
+
+@routes.get("/api/_events/{type}/list")
+async def list_streams(app: App, type: str, query: StreamQuery) -> StreamPage:
+    """List the streams of a type, newest first. Runs have their flow and status, and can be listed by flow."""
+    if type in app._engines.run_kinds:
+        return await _list_runs(app, type, query)
+    if query.name is not None:
+        raise ApiError(f"streams of type {type[:50]!r} have no name; only runs are listed by ?name=")
+    found = await app.events.streams(type, before=query.before, limit=_limit(query.limit))
+    items = [StreamItem(one.id, one.name, one.last_event_at, one.events) for one in found]
+    return StreamPage(items, items[-1].id if len(items) == query.limit else None)
+
+
+@routes.get("/api/_events/{type}/streams")
+async def list_stream_views(app: App, type: str, query: PlainStreamQuery) -> StreamViews:
+    """List the streams of a type, newest first, each with the sequence of its last event."""
+    found = await app.events.streams(type, before=query.before, limit=_limit(query.limit))
+    return StreamViews(found, found[-1].id if len(found) == query.limit else None)
+
+
+@routes.get("/api/_events/{type}/{id}")
+async def read_stream_state(app: App, type: str, id: str) -> dict[str, Any]:
+    """Return the state of a run (a RunView) or a trigger (a TriggerView), folded from its events."""
+    state: dict[str, Any] = msgspec.to_builtins(await read_state(app, type, id))
+    return state
+
+
+@routes.get("/api/_events/{type}/{id}/events")
+async def read_stream(app: App, type: str, id: str, query: EventQuery) -> EventPage:
+    """Return the events of a stream."""
+    return await read_page(app, stream_name(app, type, id), query)
+
+
+@routes.post("/api/_events/{type}/{id}/events", status=201)
+async def append_event(app: App, type: str, id: str, body: AppendBody) -> Appended:
+    """Append an event to a stream."""
+    return Appended(
+        await app.events.append(
+            stream_name(app, type, id),
+            body.kind,
+            body.data,
+            subject=body.subject,
+            correlation_id=body.correlation_id,
+            meta=body.meta,
+            key=body.key,
+        )
+    )
+
+
+@routes.get("/api/_events/{type}/{id}/stream", is_stream=True)
+async def follow_stream(app: App, call: Call, type: str, id: str, query: LiveQuery) -> Response:
+    """Follow a stream: its newest events, then live ones. A client continues with `Last-Event-ID`."""
+    return await follow_one(app, call, stream_name(app, type, id), query)
+
+
+async def follow_one(app: App, call: Call, stream: str, query: LiveQuery) -> Response:
+    """Return the live events of one stream."""
+    type, id = split_name(stream)
+    after, first = _cursor(call, query), []
+    if query.snapshot and after is None and type in app._engines.run_kinds:
+        view = await app.runs.get(id)
+        after = view.last_event or ""
+        shown = app._bodies.redact_json(msgspec.json.encode(view))
+        first = [named_frame("snapshot", shown, after or None)]
+    elif after is None:
+        after = await find_backfill(app, stream, query.backfill)
+    readers = call.services.readers
+    return EventStream(call.services, lambda: readers.stream(stream), after, accept=_accept(query), first=first)
+
+
+async def read_page(app: App, stream: str, query: EventQuery) -> EventPage:
+    """Return a page of a stream's events."""
+    found = await app.events.read(
+        stream, after=query.after, before=query.before, limit=_limit(query.limit), backward=query.backward
+    )
+    return EventPage(found, found[-1].id if len(found) == query.limit else None)
+
+
+async def _list_runs(app: App, kind: str, query: StreamQuery) -> StreamPage:
+    found = await app.runs.list(flow=query.name, before=query.before, limit=_limit(query.limit))
+    items = [
+        StreamItem(
+            one.id,
+            app._bodies.run(one.kind, one.id),
+            one.updated_at,
+            name=one.flow,
+            status=one.status,
+            started_at=one.started_at,
+        )
+        for one in found
+        if one.kind == kind
+    ]
+    return StreamPage(items, found[-1].id if len(found) == query.limit else None)
+
+
+def split_name(stream: str) -> tuple[str, str]:
+    """Return type and id of a stream's name."""
+    type_, _, id_ = stream.partition(":")[2].partition(":")
+    return type_, id_
+
+
+async def read_state(app: App, type: str, id: str) -> RunView | TriggerView:
+    """Return the folded state of a run or a trigger."""
+    if type == "trigger":
+        return reduce_trigger(await app.events.read_all(stream_name(app, type, id)))
+    if type in app._engines.run_kinds:
+        return await app.runs.get(id)
+    raise ApiError(
+        f"streams of type {type[:50]!r} have no state; /api/_events/{type[:50]}/{id[:200]}/events has events"
+    )
+
+
+def stream_name(app: App, type: str, id: str) -> str:
+    """Return the name of a stream by its type and id, or raise BadStream. There is one global stream."""
+    if type == GLOBAL:
+        return app._bodies.global_stream
+    return app._bodies.check(app._bodies.stream_name(type, id))
+
+
+async def find_backfill(app: App, stream: str, count: int) -> str:
+    """Return the id of the event before the newest `count`."""
+    if count <= 0:
+        newest = await app.store.read(stream, limit=1, backward=True)
+        return newest[0].id if newest else ""
+    found = await app.store.read(stream, limit=_limit(count) + 1, backward=True)
+    return found[-1].id if len(found) > count else ""
+
+
+def _cursor(call: Call, query: LiveQuery) -> str | None:
+    """Return the cursor that a client continues after, or None."""
+    return call.request.headers.get("last-event-id", query.after)
+
+
+def _limit(limit: int) -> int:
+    if not 1 <= limit <= 1000:
+        raise ApiError(f"limit must be 1 to 1,000, got {limit}")
+    return limit
+
+
+def _accept(query: LiveQuery) -> Accept | None:
+    kinds, steps, flows, streams = set(query.kind), set(query.step), set(query.flow), set(query.stream)
+    if not (kinds or steps or flows or streams):
+        return None
+
+    def accept(live: LiveEvent) -> bool:
+        event = live.event
+        return (
+            (not kinds or event.kind in kinds)
+            and (not steps or event.step in steps)
+            and (not flows or event.flow in flows)
+            and (not streams or live.stream in streams)
+        )
+
+    return accept

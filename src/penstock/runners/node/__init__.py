@@ -1,0 +1,1 @@
+"""Runs TypeScript and JavaScript worker files in Node."""

@@ -1,0 +1,139 @@
+"""The Node runner: one warm host for all handlers, replaced when it dies or when its files changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...ports.runner import Channel, Task
+from ...ports.script_files import ScriptDescription
+from ..remote import RemoteRun
+from .describe import describe_scripts
+from .host_process import HostProcess
+from .program import Node, find_node
+
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
+HEALTHY_AFTER_S = 5.0
+
+
+class NodeRunner:
+    """Runs handlers in a Node process, many at once."""
+
+    def __init__(
+        self, node: str = "", memory_mb: int | None = None, on_close: Callable[[], None] | None = None
+    ) -> None:
+        self._setting = node
+        self._memory_mb = memory_mb
+        self._on_close = on_close
+        self._node: Node | None = None
+        self._hosts: list[HostProcess] = []  # the last one takes tasks
+        self._lock = asyncio.Lock()
+        self._pause = 0.0
+        self._started_at = 0.0
+
+    async def run(self, task: Task, channel: Channel) -> Any:
+        host = await self._host_for(task.handler.file, task.handler.version)
+        connection = host.open()
+        try:
+            return await RemoteRun(replace(task, memos={}), channel, connection).run()
+        finally:
+            host.close_connection(connection)
+
+    async def evaluate(self, file: str, path: Sequence[str | int], values: Sequence[Any]) -> Any:
+        """Call a function of a file's config."""
+        host = await self._host_for(file, "")
+        return await host.evaluate(file, path, values)
+
+    @property
+    def pids(self) -> list[int]:
+        """The running Node processes."""
+        return [host.pid for host in self._hosts if not host.is_lost]
+
+    async def close(self) -> None:
+        hosts, self._hosts = self._hosts, []
+        if self._on_close is not None:
+            self._on_close()
+        await asyncio.gather(*(host.close() for host in hosts))
+
+    async def _host_for(self, file: str, version: str) -> HostProcess:
+        """Return the newest host that has this version of the file, or has not loaded it."""
+        host = self._find(file, version)
+        if host is None:
+            async with self._lock:
+                host = self._find(file, version) or await self._start()
+        if version and host.versions.get(file) != version:
+            host.versions[file] = version
+            self._retire_superseded()
+        return host
+
+    def _find(self, file: str, version: str) -> HostProcess | None:
+        live = [host for host in self._hosts if not host.is_lost and host.is_ready]
+        for host in reversed(live):  # a file with an error keeps its old version, in an older host
+            if host.versions.get(file) == version:
+                return host
+        newest = live[-1] if live else None
+        return newest if newest is not None and (not version or file not in newest.versions) else None
+
+    def _retire_superseded(self) -> None:
+        """Retire the hosts of whose files newer hosts have other versions. Running attempts end there first."""
+        seen: set[str] = set()
+        for host in reversed(self._hosts):
+            if seen and seen.issuperset(host.versions):
+                host.retire()
+            seen.update(host.versions)
+        self._hosts = [host for host in self._hosts if not host.is_lost]
+
+    async def _start(self) -> HostProcess:
+        loop = asyncio.get_running_loop()
+        if self._hosts and self._hosts[-1].is_lost:
+            is_healthy = loop.time() - self._started_at > HEALTHY_AFTER_S
+            self._pause = 0.0 if is_healthy else min(self._pause * 2 or FIRST_PAUSE_S, MAX_PAUSE_S)
+            await asyncio.sleep(self._pause)
+        self._hosts = [host for host in self._hosts if not host.is_lost]
+        if self._node is None:
+            self._node = await asyncio.to_thread(find_node, self._setting)
+            await asyncio.to_thread(lambda node: node.stripper, self._node)
+        host = HostProcess(self._node, self._memory_mb)
+        self._started_at = loop.time()
+        self._hosts.append(host)
+        await host.start()
+        return host
+
+
+class NodeFiles:
+    """Node for one App: describes its worker files, and makes the runner of its worker."""
+
+    def __init__(self, node: str, memory_mb: int | None, cache: Path) -> None:
+        self._setting = node
+        self._memory_mb = memory_mb
+        self._cache = cache
+        self._runner: NodeRunner | None = None
+        self.sources: set[Path] = set()  # the files that were described, and those they import
+
+    def describe(self, files: Sequence[Path]) -> list[ScriptDescription]:
+        """Describe worker files; see ports.script_files."""
+        found = describe_scripts(files, self._setting, self._cache)
+        self.sources |= {Path(file) for one in found for file in one.sources if file}
+        return found
+
+    def make_runner(self) -> NodeRunner:
+        """Return the worker's runner."""
+        if self._runner is None:
+            self._runner = NodeRunner(self._setting, self._memory_mb, self._forget_runner)
+        return self._runner
+
+    def _forget_runner(self) -> None:
+        self._runner = None
+
+    async def evaluate(self, file: str, path: Sequence[str | int], values: Sequence[Any]) -> Any:
+        """Call a function of a file's config in the worker's host."""
+        return await self.make_runner().evaluate(file, path, values)
+
+    async def close(self) -> None:
+        """End the Node processes."""
+        if self._runner is not None:
+            await self._runner.close()

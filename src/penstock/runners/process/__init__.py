@@ -1,0 +1,1 @@
+"""Runs handlers in a pool of Python child processes."""

@@ -1,0 +1,114 @@
+"""Checks a Redis server when a store is opened, and describes it for `doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...core.errors import ConfigError, StoreError
+from ..namespace_owner import check_owner
+from .connection import Client
+
+MIN_VERSION = (6, 2)
+DEFAULT_NAMESPACE = "nq"
+
+
+async def check_server(client: Client, namespace: str, prefix: str) -> None:
+    """Refuse a Redis that is too old, key names that a cluster would spread, and keys that we may not write."""
+    facts = await _info(client)
+    version = facts.get("redis_version", "0")
+    if tuple(int(part) for part in version.split(".")[:2]) < MIN_VERSION:
+        raise StoreError(
+            f"{client.topology} is Redis {version}; {'.'.join(map(str, MIN_VERSION))} or newer is required"
+        )
+    if facts.get("cluster_enabled") == "1" and (_tag(namespace) is None or _tag(namespace) != _tag(prefix)):
+        tag = f"{{{namespace.strip('{}')}}}"
+        raise ConfigError(
+            f"{client.topology} is a cluster, which would spread {namespace!r} and {prefix!r} over its nodes. "
+            f"All keys need one hash tag: set PENSTOCK_NAMESPACE='{tag}', and if you set ?prefix=, start it with {tag}:"
+        )
+    # A script with access to only some keys would fail in the middle of a unit, so check now.
+    await client.call("DEL", f"{namespace}:probe", f"{prefix}:probe")
+
+
+async def check_prefix(client: Client, namespace: str, prefix: str, *, claims_it: bool) -> None:
+    """Raise if BullMQ's prefix belongs to another namespace. To claim it for this one takes a write."""
+    key = f"{prefix}:penstock:namespace"
+    if claims_it:
+        await client.call("SET", key, namespace, "NX")
+    owner = await client.call("GET", key)
+    where = f"prefix {prefix!r} of {client.topology}"
+    check_owner(None if owner is None else owner.decode(), namespace, where, "add ?prefix={namespace} to the URL")
+
+
+def default_queue_prefix(namespace: str) -> str:
+    """Return the prefix of a namespace's queues: BullMQ's default for ours, `<namespace>:bull` for any other."""
+    return "bull" if namespace == DEFAULT_NAMESPACE else f"{namespace}:bull"
+
+
+async def describe(client: Client) -> dict[str, Any]:
+    """Return facts for `doctor` and error reports."""
+    facts = await _info(client)
+    facts["aof_load_truncated"] = await _setting(client, "aof-load-truncated")
+    facts["appendfsync"] = await _setting(client, "appendfsync")
+    return {
+        "store": "redis",
+        "redis": facts.get("redis_version"),
+        "maxmemory_policy": facts.get("maxmemory_policy"),
+        "aof": facts.get("aof_enabled") == "1",
+        "bytes": int(facts.get("used_memory", 0)),
+        "doubts": list(_risks(facts)),
+        "warnings": list(_warnings(facts)),
+    }
+
+
+def _risks(facts: dict[str, str]) -> Iterator[str]:
+    """Yield settings that can lose work."""
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        yield f"maxmemory-policy is {policy}, so Redis deletes jobs when memory is short; set it to noeviction"
+    if facts.get("aof_enabled") != "1":
+        yield "appendonly is no, so a crash of Redis loses everything since the last snapshot; set it to yes"
+    elif facts.get("aof_load_truncated") == "yes":
+        yield (
+            "aof-load-truncated is yes, so a Redis that finds half a transaction at the end of its log applies "
+            "part of it at the next start. Set it to no, and run redis-check-aof --fix before a start"
+        )
+
+
+def _warnings(facts: dict[str, str]) -> Iterator[str]:
+    """Yield settings that lose acknowledged work only if the server is killed, and those that could not be read."""
+    if facts.get("aof_enabled") != "1":
+        return  # a risk already
+    fsync = facts.get("appendfsync")
+    if not fsync:
+        yield (
+            "appendfsync and aof-load-truncated could not be checked, because CONFIG GET is refused here; "
+            "acknowledged work survives a killed Redis only with appendfsync always"
+        )
+    elif fsync != "always":
+        yield (
+            f"appendfsync is {fsync}, so a killed Redis can lose acknowledged work of the last seconds; "
+            "set it to always if acknowledged must mean durable"
+        )
+
+
+async def _setting(client: Client, name: str) -> str:
+    """Return a setting of the server; empty if the user may not read it."""
+    try:
+        found = await client.call("CONFIG", "GET", name)
+    except StoreError:
+        return ""
+    return found[1].decode() if found else ""
+
+
+async def _info(client: Client) -> dict[str, str]:
+    text = (await client.call("INFO")).decode()
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def _tag(name: str) -> str | None:
+    """Return the hash tag of a key: the text in the first braces that are not empty."""
+    _, opened, rest = name.partition("{")
+    tag, closed, _ = rest.partition("}")
+    return tag if opened and closed and tag else None

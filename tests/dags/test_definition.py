@@ -1,0 +1,126 @@
+"""Definitions of dags: what is accepted, and what every mistake says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import DagBuilder
+from penstock.core.errors import DagInvalid
+from penstock.dags.definition import find_warnings, read_dag
+
+
+def problems(data: Any) -> tuple[str, ...]:
+    with pytest.raises(DagInvalid) as failure:
+        read_dag(data)
+    return failure.value.problems
+
+
+def graph(*nodes: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"id": "d", "nodes": [{"type": "t", **one} for one in nodes], **fields}
+
+
+@pytest.mark.spec("004-1.1")
+def test_json_mapping_and_builder_are_the_same_dag() -> None:
+    builder = DagBuilder("d", name="D", priority=3, delay="1s")
+    builder.add("a", "t")
+    builder.add("b", "t", after="a", config={"x": 1}, retry=3, timeout="5s", delay="2s", continue_on_fail=True)
+    text = """{"id": "d", "name": "D", "priority": 3, "delay": "1s", "entryNodeId": null, "nodes": [
+        {"id": "a", "type": "t", "outputs": ["b"]},
+        {"id": "b", "type": "t", "config": {"x": 1}, "retry": 3, "timeout": "5s", "delay": "2s",
+         "continueOnFail": true}]}"""
+    assert read_dag(text) == builder.build()
+    (first, second) = builder.build().nodes
+    assert (first.inputs, second.inputs, second.timeout_ms, second.delay_ms) == ((), ("a",), 5000, 2000)
+    assert second.retry is not None
+    assert second.retry.attempts == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ([], "a dag must be an object with id and nodes, got []"),
+        ({"id": "d", "nodes": []}, "nodes: must be a list of at least one node, got []"),
+        (graph({"id": "a"}, tpyo=1), "tpyo: unknown field; known fields: delay, entryNodeId, id, name, nodes, priority"),
+        (graph({"id": "a", "input": []}), "nodes[0].input: unknown field; did you mean 'inputs'?"),
+        (
+            graph({"id": "charge"}, {"id": "b", "inputs": ["charg"]}),
+            "nodes[1].inputs[0]: no node 'charg'; did you mean 'charge'?",
+        ),
+        (graph({"id": "a"}, {"id": "a"}), "nodes[1].id: 'a' is the id of nodes[0] too"),
+        (graph({"id": "a", "outputs": ["x"]}), "nodes[0].outputs[0]: no node 'x'"),
+        (graph({"id": "a"}, {"id": "b", "inputs": ["a", "a"]}), "nodes[1].inputs[1]: 'a' is listed twice"),
+        (graph({"id": "a"}, entryNodeId="b"), "entryNodeId: no node 'b'"),
+        (
+            graph({"id": "a"}, {"id": "b", "inputs": ["a"]}, entryNodeId="b"),
+            "entryNodeId: node 'b' has inputs, so it is not an entry",
+        ),
+        (graph({"id": "a b"}), "nodes[0].id: invalid name 'a b'; use letters, digits"),
+        (graph({"id": "a", "inputs": "b"}), "nodes[0].inputs: must be a list of node ids, got 'b'"),
+        (graph({"id": "a", "continueOnFail": "yes"}), "nodes[0].continueOnFail: must be true or false, got 'yes'"),
+        (graph({"id": "a", "timeout": "soon"}), "nodes[0].timeout: "),
+        (graph({"id": "a", "retry": "often"}), "nodes[0].retry: retry must be a number of attempts"),
+        (graph({"id": "a", "rateLimit": 5}), "nodes[0].rateLimit: set rate_limit= of the executor's @node"),
+        (graph({"id": "a"}, triggers=[]), "triggers: dags have no triggers of their own yet"),
+        (graph({"id": "a", "config": {"x": "{{ nodes. }}"}}), "nodes[0].config: {{ nodes. }}: expected a name after '.'"),
+        (graph({"id": "a", "config": "{{ nodes.b.data }}"}), "nodes[0].config: no node 'b'"),
+        (
+            graph({"id": "a"}, {"id": "b", "config": "{{ nodes.a.data }}"}),
+            "nodes[1].config: node 'a' does not come before 'b'; add it to inputs",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_shown_with_its_path(data: Any, expected: str) -> None:
+    (found,) = problems(data)
+    assert found.startswith(expected)
+
+
+def test_a_cycle_is_shown_in_the_direction_of_its_edges() -> None:
+    nodes = graph(
+        {"id": "s"}, {"id": "a", "inputs": ["s", "c"]}, {"id": "b", "inputs": ["a"]}, {"id": "c", "inputs": ["b"]}
+    )
+    (found,) = problems(nodes)
+    assert found.partition(": ")[2] in (
+        "a cycle: a -> b -> c -> a",
+        "a cycle: b -> c -> a -> b",
+        "a cycle: c -> a -> b -> c",
+    )
+
+
+def test_a_graph_in_which_nothing_can_start() -> None:
+    found = problems(graph({"id": "a", "inputs": ["b"]}, {"id": "b", "inputs": ["a"]}))
+    assert found[0] == "nodes: no node without inputs, so none can start"
+
+
+def test_every_mistake_is_reported_at_once() -> None:
+    found = problems(graph({"id": "a", "inputs": ["x"]}, {"id": "b", "inputs": ["y"]}))
+    assert len(found) == 2
+    with pytest.raises(DagInvalid, match=r"nodes\[0\].inputs\[0\]: no node 'x' \(and 1 more\)"):
+        read_dag(graph({"id": "a", "inputs": ["x"]}, {"id": "b", "inputs": ["y"]}))
+
+
+def test_warnings() -> None:
+    alone = read_dag(graph({"id": "a"}, {"id": "b", "inputs": ["a"]}, {"id": "c"}))
+    assert [str(one) for one in find_warnings(alone)] == [
+        "nodes[2]: 'c' is connected to no other node; it starts with the run"
+    ]
+    entry = read_dag(graph({"id": "a"}, {"id": "b", "inputs": ["c"]}, {"id": "c"}, entryNodeId="a"))
+    assert [one.path for one in find_warnings(entry)] == ["nodes[1]", "nodes[2]"]
+    assert find_warnings(read_dag(graph({"id": "a"}))) == []
+
+
+async def test_a_type_without_an_executor_and_a_config_that_does_not_fit(memory: Any) -> None:
+    async with memory() as a:
+        nodes = [
+            {"id": "a", "type": "dely"},
+            {"id": "b", "type": "transform", "config": {"outptu": 1}},
+            {"id": "c", "type": "branch"},
+        ]
+        with pytest.raises(DagInvalid) as failure:
+            await a.dags.register({"id": "d", "nodes": nodes})
+        first, second, third = failure.value.problems
+        assert first == "nodes[0].type: no executor for 'dely'; did you mean 'delay'?"
+        assert second.startswith("nodes[1].config: the config of 'transform' does not match TransformConfig: ")
+        assert third.startswith("nodes[2].config: the config of 'branch' does not match BranchConfig: ")
+        assert await a.dags.list() == []

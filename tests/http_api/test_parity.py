@@ -1,0 +1,251 @@
+"""The client has the facets, methods and parameters of App; every command of the command line has a route."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from cyclopts import App as Parser
+
+from penstock import App
+from penstock.app.dags import Dags
+from penstock.app.dead_letters import DeadLetters
+from penstock.app.events import Events
+from penstock.app.flows import Flows
+from penstock.app.jobs import Jobs
+from penstock.app.queues import Queues
+from penstock.app.runs import Runs
+from penstock.app.schedules import Schedules
+from penstock.app.state import AppState
+from penstock.app.tokens import Tokens
+from penstock.app.waits import Waits
+from penstock.app.webhooks import Webhooks
+from penstock.app.workers import Workers
+from penstock.cli.command_table import COMMANDS, build_parser
+from penstock.client import Client, SyncClient
+from penstock.http.routes import ALL_ROUTES
+
+FACETS: dict[str, type] = {
+    "runs": Runs,
+    "jobs": Jobs,
+    "queues": Queues,
+    "dead_letters": DeadLetters,
+    "schedules": Schedules,
+    "waits": Waits,
+    "events": Events,
+    "state": AppState,
+    "webhooks": Webhooks,
+    "flows": Flows,
+    "dags": Dags,
+    "workers": Workers,
+    "tokens": Tokens,
+}
+# What App has and the client has not, with the reason.
+NOT_IN_CLIENT = {
+    "runs.handle": "a handle belongs to an App",
+    "dead_letters.retry_step": "internal",
+    "waits.sign": "the secret is in the environment of the App",
+    "webhooks.receive": "call the address of the webhook itself",
+    "events.on_kind": "subscribers live in the process of the App; use feed(follow=True)",
+    "events.on_subject": "subscribers live in the process of the App; use feed(follow=True)",
+    "events.close": "internal",
+    "state.patch": "its argument is a function",
+    "workers.run": "a worker runs in the process of the App",
+    "workers.background": "a worker runs in the process of the App",
+    "workers.stop": "a worker runs in the process of the App",
+    "workers.refresh": "a worker runs in the process of the App",
+    "workers.close": "internal",
+    "tokens.check": "the server checks tokens",
+    "tokens.exist": "the server checks tokens",
+    "tokens.issue_ticket": "POST /api/_tickets is for browsers",
+    "tokens.take_ticket": "the server checks tickets",
+}
+# Parameters that only a process with the store or the code can pass.
+NOT_OVER_HTTP = {
+    "tx": "a transaction belongs to a connection of the caller",
+    "result": "the type of a handle's result",
+    "on_run": "a function",
+    "reducer": "a function",
+    "initial": "goes with reducer",
+    "where": "a function",
+    "change": "a function",
+    "shared": "Redis events of other programs",
+    "by": "the name of the token is recorded",
+    "source": "the server records it",
+    "ip": "the server records it",
+    "signature": "signed calls go to the trigger's address",
+}
+FUNCTIONS = {"dead_letters.redrive_all": {"where", "change", "dry_run", "version"}}
+FUNCTIONS["dead_letters.redrive_group"] = {"dry_run", "version"}  # the routes count first
+
+
+def methods(cls: type) -> dict[str, Callable[..., Any]]:
+    found = inspect.getmembers(cls, lambda member: inspect.isfunction(member) or inspect.ismethod(member))
+    return {name: function for name, function in found if not name.startswith("_")}
+
+
+def parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    found = inspect.signature(function).parameters.values()
+    return [(one.name, one.kind) for one in found if one.name != "self"]
+
+
+PAIRS = [(facet, name) for facet, cls in FACETS.items() for name in methods(cls)]
+
+
+@pytest.mark.parametrize(("facet", "name"), PAIRS, ids=[".".join(pair) for pair in PAIRS])
+async def test_the_client_has_every_method_of_app(facet: str, name: str) -> None:
+    async with Client("http://127.0.0.1:1") as client:
+        there = getattr(getattr(client, facet), name, None)
+    if f"{facet}.{name}" in NOT_IN_CLIENT:
+        assert there is None, "it exists now: remove it from the list"
+        return
+    assert there is not None, f"client.{facet}.{name} is missing"
+    left_out = FUNCTIONS.get(f"{facet}.{name}", set(NOT_OVER_HTTP) - {"where"})
+    wanted = [one for one in parameters(methods(FACETS[facet])[name]) if one[0] not in left_out]
+    assert parameters(there) == wanted
+
+
+def test_the_client_has_nothing_that_app_has_not() -> None:
+    with SyncClient("http://127.0.0.1:1") as client:
+        for facet, cls in FACETS.items():
+            ours = {*methods(type(getattr(client.client, facet)))}
+            assert ours <= {*methods(cls)}, facet
+            assert {*methods(type(getattr(client, facet)))} == ours, facet
+    shortcuts = {"start", "emit", "enqueue", "result", "diagnose", "describe"}
+    assert {*methods(Client)} - {"close"} == shortcuts <= {*methods(App)}
+    assert shortcuts <= {*methods(SyncClient)}
+    for name in shortcuts:
+        wanted = [one for one in parameters(methods(App)[name]) if one[0] not in NOT_OVER_HTTP]
+        assert parameters(methods(Client)[name]) == wanted, name
+
+
+async def test_the_facets_of_app_are_all_compared() -> None:
+    async with App(":memory:", handlers=()) as app:
+        named = {name: getattr(app, name) for name in dir(app) if not name.startswith("_")}
+    rooms = {name for name, value in named.items() if type(value).__module__.startswith("penstock.app.")}
+    assert rooms - {"outbox"} == set(FACETS)  # the outbox is a table in the caller's database
+
+
+# Every command, with the operations that do the same over HTTP, or why there is none.
+ROUTES = {
+    "start": "start_run",
+    "runs": "list_runs",
+    "runs list": "list_runs",
+    "runs show": "get_run",
+    "runs pause": "pause_run",
+    "runs resume": "resume_run",
+    "runs cancel": "cancel_run",
+    "runs retry": "retry_run",
+    "runs replay": "replay_run",
+    "runs fork": "fork_run",
+    "runs bulk": "act_on_runs",
+    "tail": "follow_stream",
+    "events": "read_stream read_feed follow_feed",
+    "logs": "list_run_logs list_job_logs",
+    "streams": "list_streams",
+    "waits": "list_waits",
+    "waits list": "list_waits",
+    "waits show": "get_wait",
+    "waits resolve": "resolve_wait",
+    "waits cancel": "cancel_wait",
+    "waits token": "create_trigger_token",
+    "fire": "fire_trigger",
+    "webhooks": "list_webhooks",
+    "webhooks list": "list_webhooks",
+    "webhooks add": "register_webhook",
+    "webhooks remove": "remove_webhook",
+    "webhooks receive": "receive_webhook",
+    "emit": "emit_event",
+    "enqueue": "enqueue_job",
+    "queues": "list_queues",
+    "queues list": "list_queues",
+    "queues rates": "list_queue_rates",
+    "queues pause": "pause_queue",
+    "queues resume": "resume_queue",
+    "queues drain": "drain_queue",
+    "state": "list_state",
+    "jobs list": "list_jobs",
+    "jobs show": "get_job",
+    "jobs retry": "retry_job",
+    "jobs cancel": "cancel_job",
+    "jobs promote": "promote_job",
+    "jobs remove": "remove_job",
+    "dlq": "list_dead_letter_queues",
+    "dlq list": "list_dead_letters",
+    "dlq groups": "list_error_groups",
+    "dlq show": "get_dead_letter",
+    "dlq redrive": "redrive_dead_letter redrive_queue redrive_error_group",
+    "dlq discard": "discard_dead_letter discard_error_group",
+    "workers": "list_workers",
+    "schedules": "list_schedules",
+    "schedules list": "list_schedules",
+    "schedules add": "put_schedule",
+    "schedules remove": "remove_schedule",
+    "schedules deactivate": "deactivate_schedules",
+    "schedules pause": "pause_schedule",
+    "schedules resume": "resume_schedule",
+    "schedules next": "list_next_slots",
+    "schedules run-now": "run_schedule",
+    "state get": "get_state",
+    "state set": "set_state",
+    "state list": "list_state",
+    "state delete": "delete_state",
+    "flows": "list_flows",
+    "flows list": "list_flows",
+    "flows show": "get_flow",
+    "dags": "list_dags",
+    "dags list": "list_dags",
+    "dags show": "describe_dag get_dag",
+    "dags register": "put_dag",
+    "dags check": "check_dag",
+    "dags compare": "compare_dags",
+    "dags activate": "activate_dag",
+    "dags deactivate": "deactivate_dag",
+    "dags retry": "retry_dag_run",
+    "diagram": "get_flow_diagram get_dag_diagram",
+    "registry": "get_registry",
+    "check": "check_open_runs",
+    "settings": "list_settings",
+    "doctor": "run_doctor explain_run",
+    "tokens": "list_tokens",
+    "tokens list": "list_tokens",
+    "tokens add": "add_token",
+    "tokens revoke": "revoke_token",
+    "export": "export_run export_runs",
+    "import": "import_runs",
+}
+NO_ROUTE = {
+    "init": "it writes files into a project",
+    "dev": "it is a worker and a server with reload",
+    "run": "it works in its own process; start the run and follow its stream instead",
+    "worker": "it is a process of its own",
+    "serve": "it is the server",
+    "bench": "it measures this machine",
+    "completion": "it prints a script for a shell",
+    "migrate": "it changes tables; the server needs them to start",
+    "import pgboss": "it takes the credentials of another database",
+    "outbox create": "the outbox is a table in the caller's database",
+    "outbox sql": "the outbox is a table in the caller's database",
+    "outbox relay": "it is a process of its own",
+    "outbox list": "the outbox is a table in the caller's database",
+    "outbox retry": "the outbox is a table in the caller's database",
+}
+
+
+def commands(parser: Parser, words: tuple[str, ...] = ()) -> Iterator[str]:
+    for name in parser:
+        if name.startswith("-"):
+            continue
+        if parser[name].default_command is not None:
+            yield " ".join((*words, name))
+        yield from commands(parser[name], (*words, name))
+
+
+def test_every_command_has_a_route_or_a_reason() -> None:
+    found = set(commands(build_parser()))
+    assert {name.split()[0] for name in found} == set(COMMANDS)
+    assert found == {*ROUTES, *NO_ROUTE}
+    operations = {endpoint.function.__name__ for routes in ALL_ROUTES for endpoint in routes.endpoints}
+    assert {word for words in ROUTES.values() for word in words.split()} <= operations

@@ -1,0 +1,5 @@
+config = {"step": "cancel-order"}
+
+
+def handle(input, ctx):
+    return {"cancelled": input["orderId"]}

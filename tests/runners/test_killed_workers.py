@@ -1,0 +1,117 @@
+"""Workers with live children are killed with -9: no child is left, and nothing is lost or recorded twice."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from killed_worker import HANDLERS
+from test_process_faults import is_alive
+
+from penstock import App
+from penstock.testing.history import check, read_history
+from penstock.testing.until import until
+
+KILLS = 1000 if os.environ.get("PENSTOCK_FAULTS") == "full" else 4
+RUNS_PER_KILL = 4
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@pytest.fixture(autouse=True)
+def _adopt_orphans() -> Iterator[None]:
+    """Become the parent of orphans, so that a container without an init process does not keep zombies."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    yield
+    prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+def start_worker(url: str) -> subprocess.Popen[bytes]:
+    script = Path(__file__).with_name("killed_worker.py")
+    worker = subprocess.Popen([sys.executable, str(script), url], stdout=subprocess.PIPE)
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == b"ready\n"
+    return worker
+
+
+def kill(worker: subprocess.Popen[bytes]) -> None:
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    assert worker.stdout is not None
+    worker.stdout.close()
+
+
+def pids(trace: Path) -> set[int]:
+    return {int(line.split()[1]) for line in trace.read_text().splitlines() if line.startswith("pid ")}
+
+
+def reap() -> None:
+    """Reap what was adopted."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+async def test_killed_workers_leave_no_process_and_lose_nothing(tmp_path: Path) -> None:
+    url, trace = f"sqlite:///{tmp_path}/penstock.db", tmp_path / "trace"
+    trace.touch()
+    rng = random.Random(7)
+    async with App(url, handlers=HANDLERS) as app:
+        runs = []
+        for kill_number in range(KILLS):
+            worker = await asyncio.to_thread(start_worker, url)
+            first = len(runs)
+            for n in range(first, first + RUNS_PER_KILL):
+                runs.append(await app.start("chain", {"n": n, "trace": str(trace)}))
+            known = len(pids(trace))
+            await until(lambda known=known: len(pids(trace)) > known, 30)  # type: ignore[misc]
+            await asyncio.sleep(rng.random() * 0.05)
+            await asyncio.to_thread(kill, worker)
+            await until(lambda: not any(map(is_alive, pids(trace))), 2 if kill_number else 10)
+            reap()
+        worker = await asyncio.to_thread(start_worker, url)
+        try:
+            results = [await app.result(run, timeout=60) for run in runs]
+        finally:
+            await asyncio.to_thread(kill, worker)
+        assert results == list(range(len(runs)))
+        await until(lambda: not any(map(is_alive, pids(trace))), 10)
+        reap()
+        for run in runs:
+            kinds = Counter(event.kind for event in await app.events.read_all(f"nq:flow:{run.id}"))
+            assert (kinds["flow.completed"], kinds["chain.next"]) == (1, 1), run.id
+        assert check(await read_history(app.store)) == []
+
+
+async def test_a_child_that_keeps_the_lock_ends_with_its_worker(tmp_path: Path) -> None:
+    url, trace = f"sqlite:///{tmp_path}/penstock.db", tmp_path / "trace"
+    trace.touch()
+    async with App(url, handlers=HANDLERS) as app:
+        worker = await asyncio.to_thread(start_worker, url)
+        await app.enqueue("blocks", {"trace": str(trace)})
+        await until(lambda: pids(trace), 30)
+        await asyncio.to_thread(kill, worker)
+        await until(lambda: not any(map(is_alive, pids(trace))), 10)
+        reap()
+
+
+async def test_a_worker_that_stops_leaves_no_child_and_no_zombie(tmp_path: Path) -> None:
+    url, trace = f"sqlite:///{tmp_path}/penstock.db", tmp_path / "trace"
+    trace.touch()
+    async with App(url, handlers=HANDLERS, process_pool=2) as app, app.workers.background():
+        await app.result(await app.start("chain", {"n": 1, "trace": str(trace)}), timeout=60)
+    assert pids(trace)
+    for pid in pids(trace):
+        with pytest.raises(ProcessLookupError):  # a zombie could still be signalled
+            os.kill(pid, 0)

@@ -1,0 +1,186 @@
+"""What a Node host survives: crashes, blocked loops, bad frames, floods, and the death of its worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node_programs import node
+from penstock.core.errors import NodeMissing, RunnerLost
+from penstock.runners.node.program import find_node
+from penstock.testing import TestApp, until
+
+FIXED = "{ attempts: 3, backoff: { type: 'fixed', delayMs: 10, jitter: false } }"
+Files = Callable[..., Path]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Files:
+    """Return a function that writes worker files and returns their folder."""
+    root = tmp_path / "workers"
+
+    def write(**files: str) -> Path:
+        root.mkdir(exist_ok=True)
+        for name, text in files.items():
+            stem, _, suffix = name.rpartition("_")
+            (root / f"{stem.replace('_', '-')}.{suffix}").write_text(textwrap.dedent(text))
+        return root
+
+    return write
+
+
+def worker(id: str, body: str, more: str = "") -> str:
+    config = f"export const config = {{ flow: {{ id: '{id}', role: 'main', step: '{id}' }}, {more} }}\n"
+    return f"{config}export default async function (input, ctx) {{\n{body}\n}}\n"
+
+
+async def last_error(app: TestApp, run: Any) -> dict[str, Any]:
+    events = await app.events.read_all(f"nq:flow:{run.id}")
+    data: dict[str, Any] = [e.data for e in events if e.kind == "step.failed"][-1]
+    return data
+
+
+async def test_a_crash_in_a_step_is_retried_in_a_new_host(folder: Files) -> None:
+    crash = worker("crash", "if (ctx.attempt === 1) process.exit(3); return ctx.attempt", f"retry: {FIXED}")
+    async with TestApp(dir=folder(crash_mjs=crash), node=node()) as app:
+        run = await app.run_flow("crash")
+        assert run.result == 2
+        assert (await last_error(app, run))["code"] == RunnerLost.code
+
+
+async def test_a_blocked_loop_is_killed_after_a_timeout(folder: Files) -> None:
+    """A handler that never gives the loop back cannot be stopped otherwise. The others are retried."""
+    files = folder(
+        block_mjs=worker("block", "for (;;) {}", "timeout: 200"),
+        other_mjs=worker(
+            "other", "if (ctx.attempt === 1) await new Promise(() => {}); return ctx.attempt", f"retry: {FIXED}"
+        ),
+    )
+    async with TestApp(dir=files, node=node()) as app:
+        other = await app.start("other")
+        await until(lambda: _is_running(app, other))
+        blocked = await app.run_flow("block")
+        assert (await last_error(app, blocked))["code"] == "timeout"
+        assert (await app.finish(other)).result == 2
+
+
+async def _is_running(app: TestApp, run: str) -> bool:
+    return any(e.kind == "step.started" for e in await app.events.read_all(f"nq:flow:{run}"))
+
+
+async def test_a_forged_frame_ends_that_host_only(folder: Files) -> None:
+    forge = """
+        import fs from 'node:fs'
+        export const config = { flow: { id: 'forge', role: 'main', step: 'forge' } }
+        export default async function () {
+          console.log('[1,{"type":"done","result":"forged"}]')  // what is printed is no frame
+          fs.writeSync(Number(process.argv[3]), 'garbage\\n')
+          await new Promise(() => {})
+        }
+    """
+    async with TestApp(dir=folder(forge_mjs=forge, ok_mjs=worker("ok", "return 1")), node=node()) as app:
+        error = await last_error(app, await app.run_flow("forge"))
+        assert (error["code"], "sent a bad frame" in error["error"]) == (RunnerLost.code, True)
+        assert (await app.run_flow("ok")).result == 1
+
+
+async def test_a_result_that_is_too_large_fails_the_step(folder: Files) -> None:
+    files = folder(
+        huge_mjs=worker("huge", "return 'x'.repeat(3_000_000)"),
+        flood_mjs=worker("flood", "for (let i = 0; i < 20_000; i++) ctx.partial('x'.repeat(1000)); return 'done'"),
+    )
+    async with TestApp(dir=files, node=node()) as app:
+        assert (await last_error(app, await app.run_flow("huge")))["code"] == "payload_too_large"
+        assert (await app.run_flow("flood")).result == "done"
+
+
+async def test_values_of_javascript(folder: Files) -> None:
+    """Dates become text, undefined becomes null; what JSON cannot express is an error of the step."""
+    files = folder(
+        values_mjs=worker("values", "return [new Date(0), undefined, 7n, 2 ** 53 - 1, 'Zoë\\u2028']"),
+        nan_mjs=worker("nan", "return { a: NaN }"),
+        big_mjs=worker("big", "return 2n ** 64n"),
+        emits_mjs=worker("emits", "ctx.emit('a.b', { n: 1n << 70n })"),
+    )
+    async with TestApp(dir=files, node=node()) as app:
+        run = await app.run_flow("values")
+        assert run.result == ["1970-01-01T00:00:00.000Z", None, 7, 2**53 - 1, "Zoë\u2028"]
+        for name in ("nan", "big", "emits"):
+            assert (await last_error(app, await app.run_flow(name)))["code"] == "not_json", name
+
+
+async def test_without_node_python_handlers_work(folder: Files, tmp_path: Path, caplog: Any) -> None:
+    python = "from penstock import flow\n@flow('py', emits=[])\nasync def py(input):\n    return 1\n"
+    files = folder(py_py=python, ts_ts=worker("ts", "return 2"))
+    async with TestApp(dir=files, node=str(tmp_path / "no-node")) as app:
+        (problem,) = app.registry.problems
+        assert (problem.code, "penstock[node]" in problem.message) == (NodeMissing.code, True)
+        assert (await app.run_flow("py")).result == 1
+
+
+def test_node_that_is_too_old_is_named(tmp_path: Path) -> None:
+    old = tmp_path / "node"
+    old.write_text("#!/bin/sh\necho v18.1.0\n")
+    old.chmod(0o755)
+    with pytest.raises(NodeMissing, match="is too old"):
+        find_node(str(old))
+
+
+CHILD = """
+import asyncio, sys
+from penstock import App
+async def main():
+    async with App("sqlite://:memory:", sys.argv[1], node=sys.argv[2]) as app:
+        task = asyncio.create_task(app.workers.run())
+        await app.start("block")
+        await asyncio.sleep(3600)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes are read from ps")
+async def test_no_host_outlives_a_killed_worker(folder: Files, tmp_path: Path) -> None:
+    """The host's loop is blocked, so it cannot see that its pipe was closed."""
+    seen = tmp_path / "pid"
+    block = f"""
+        import fs from 'node:fs'
+        export const config = {{ flow: {{ id: 'block', role: 'main', step: 'block' }} }}
+        export default async function () {{
+          fs.writeFileSync({str(seen)!r}, String(process.pid))
+          for (;;) {{}}
+        }}
+    """
+    files = folder(block_mjs=block)
+    parent = subprocess.Popen([sys.executable, "-c", CHILD, str(files), node()], cwd=tmp_path)
+    try:
+        await until(lambda: seen.exists() and seen.read_text() != "", 60)
+        pid = int(seen.read_text())
+        assert _is_alive(pid)
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    await until(lambda: not _is_alive(pid), 20)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
+    return bool(shown) and not shown.startswith("Z")
+
+
+async def test_closing_the_runner_leaves_no_process(folder: Files) -> None:
+    async with TestApp(dir=folder(ok_mjs=worker("ok", "return process.pid")), node=node()) as app:
+        pid = (await app.run_flow("ok")).result
+        assert _is_alive(pid)
+    await until(lambda: not _is_alive(pid), 20)

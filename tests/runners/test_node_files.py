@@ -1,0 +1,227 @@
+"""TypeScript and JavaScript worker files: how they are found, described, imported and reloaded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from node_files import SharedRunner
+
+from node_programs import node
+from penstock.runners.node import describe
+from penstock.testing import TestApp
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+JOB = "export default async function (input, ctx) {{ return {} }}\n"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def host() -> AsyncIterator[SharedRunner]:
+    shared = SharedRunner()
+    yield shared
+    await shared.inner.close()
+
+
+@pytest.fixture
+def shared(host: SharedRunner, monkeypatch: pytest.MonkeyPatch) -> SharedRunner:
+    host.install(monkeypatch)
+    return host
+
+
+def write(root: Path, **files: str) -> Path:
+    """Write files under `root/workers`; `__` in a name is a slash, the last `_` the dot."""
+    for name, text in files.items():
+        stem, _, suffix = name.rpartition("_")
+        path = root / f"{stem.replace('__', '/')}.{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root / "workers"
+
+
+async def test_every_kind_of_file(tmp_path: Path, shared: SharedRunner) -> None:
+    """ESM and CommonJS, with and without a package.json, beside Python; files with `_` and declarations do not count."""
+    folder = write(
+        tmp_path,
+        workers__sendMail_ts="export default async (input: number): Promise<number> => input + 1\n",
+        workers__esm_js="export const queue = 'q-esm'\n" + JOB.format("'esm'"),
+        workers__mod_mjs="export const queue = 'q-mod'\n" + JOB.format("'mod'"),
+        workers__common_cjs="module.exports = { queue: 'q-cjs', handle: async () => require('node:path').sep }\n",
+        workers__plain_js="const { sep } = require('node:path')\nmodule.exports = { config: { queue: 'q-js' }, default: async () => sep }\n",
+        workers__made_ts="import { defineFunction } from 'penstock'\nexport default defineFunction({ queue: 'q-made' }, async () => 'made')\n",
+        workers__named_ts="export const config = { queue: 'q-named', handler: 'work' }\nexport const work = async () => 'named'\n",
+        workers__helper_ts="export const helper = 1\n",
+        workers___hidden_ts="throw new Error('never imported')\n",
+        workers__py_py="queue = 'q-py'\ndef handle(input, ctx):\n    return 'py'\n",
+    )  # fmt: skip
+    (folder / "types.d.ts").write_text("declare const x: number\n")
+    async with TestApp(dir=folder) as app:
+        assert app.registry.problems == ()
+        queues = ["send-mail", "q-esm", "q-mod", "q-cjs", "q-js", "q-made", "q-named", "q-py"]
+        assert sorted(app.registry.queues()) == sorted(queues)
+        found = [await app.run_job(queue, 1) for queue in queues]
+        assert found == [2, "esm", "mod", "/", "/", "made", "named", "py"]
+        shown = {worker["queue"]: worker for worker in app.describe()["workers"]}
+        assert shown["q-esm"]["kind"] == "ts"
+
+
+async def test_imports_of_the_project(tmp_path: Path, shared: SharedRunner) -> None:
+    """Files without an extension, folders, `.js` for `.ts`, tsconfig paths and the project's own node_modules."""
+    folder = write(
+        tmp_path,
+        workers__all_ts="""
+            import { a } from './_lib/a'
+            import { b } from './_lib'
+            import { c } from './_lib/c.js'
+            import { d } from '@shared/d'
+            import dep from 'dep'
+            import { Kind } from './_lib/kind'
+            export default async () => [a, b, c, d, dep, Kind.One]
+        """,
+        workers___lib__a_ts="export const a: string = 'a'\n",
+        workers___lib__index_ts="export const b = 'b'\n",
+        workers___lib__c_ts="export const c = 'c'\n",
+        workers___lib__kind_ts="export enum Kind { One = 'one' }\n",
+        shared__d_ts="export const d = 'd'\n",
+        node_modules__dep__index_js="module.exports = 'dep'\n",
+        tsconfig_json='{ // with a comment\n "compilerOptions": { "paths": { "@shared/*": ["./shared/*"], }, } }\n',
+    )  # fmt: skip
+    async with TestApp(dir=folder) as app:
+        assert app.registry.problems == ()
+        assert await app.run_job("all") == ["a", "b", "c", "d", "dep", "one"]
+        names = {path.name for path in app.script_sources}
+        assert {"all.ts", "a.ts", "index.ts", "c.ts", "d.ts", "kind.ts"} <= names
+
+
+async def test_errors_point_at_the_source(tmp_path: Path, shared: SharedRunner) -> None:
+    """Also in a file whose code was generated, because it has an enum."""
+    text = "enum Kind { One }\n\ninterface Input { id: number }\n\nexport default async (input: Input) => {\n  const kind: Kind = Kind.One\n  throw new RangeError(`bad ${kind}`)\n}\n"  # fmt: skip
+    async with TestApp(dir=write(tmp_path, workers__boom_ts=text)) as app:
+        with pytest.raises(Exception, match="bad 0"):
+            await app.run_job("boom")
+        (failed,) = [e for e in await app.events.read_all("nq:queue:boom") if e.kind == "job.failed"]
+        assert "boom.ts:7:" in failed.data["stack"]
+
+
+async def test_a_schema_object_validates(tmp_path: Path, shared: SharedRunner) -> None:
+    """Any library with the Standard Schema interface, such as zod; and its conversions reach the handler."""
+    text = """
+        const number = { '~standard': { version: 1, vendor: 'test', validate: (value) =>
+          Number.isFinite(Number(value)) ? { value: Number(value) } : { issues: [{ message: 'not a number', path: ['n'] }] } } }
+        export const config = { inputSchema: number }
+        export default async (input) => [input, typeof input]
+    """
+    async with TestApp(dir=write(tmp_path, workers__check_mjs=text)) as app:
+        assert await app.run_job("check", "7") == [7, "number"]
+        with pytest.raises(Exception, match="the input of 'check' is invalid at n: not a number"):
+            await app.run_job("check", "seven")
+
+
+async def test_node_starts_only_for_changed_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: SharedRunner
+) -> None:
+    started: list[list[str]] = []
+    real = describe._describe
+
+    def spy(found: Any, files: Any) -> Any:
+        started.append([file.name for file in files])
+        return real(found, files)
+
+    monkeypatch.setattr(describe, "_describe", spy)
+    folder = write(tmp_path, workers__a_mjs=JOB.format(1), workers__b_mjs="import './_c.mjs'\n" + JOB.format(2), workers___c_mjs="")  # fmt: skip
+    for _ in range(2):
+        TestApp(dir=folder)
+    assert started == [["a.mjs", "b.mjs"]]
+    (folder / "_c.mjs").write_text("export const c = 1\n")
+    TestApp(dir=folder)
+    assert started[1:] == [["b.mjs"]], "it imports the file that changed"
+    cached = list((tmp_path / ".penstock" / "node").glob("*.json"))
+    assert len(cached) == 2
+    for path in cached:
+        path.write_text("{damaged")
+    assert TestApp(dir=folder).registry.problems == ()
+
+
+async def test_a_reload_and_a_file_with_an_error(tmp_path: Path) -> None:
+    """A running attempt goes on with its code; a file that cannot be read keeps its version, and the others change."""
+    gate = tmp_path / "gate"
+    slow = f"""
+        import fs from 'node:fs'
+        const version = 1
+        export default async () => {{
+          fs.writeFileSync({str(gate)!r}, 'started')
+          while (fs.readFileSync({str(gate)!r}, 'utf8') !== 'go') await new Promise((done) => setTimeout(done, 5))
+          return version
+        }}
+    """
+    folder = write(tmp_path, workers__slow_ts=slow, workers__fast_ts=JOB.format(1), workers__bad_ts=JOB.format("'old'"))
+    async with TestApp(dir=folder, node=node()) as app:
+        assert await app.run_job("bad") == "old"
+        job = await app.jobs.enqueue("slow")
+        while not gate.exists():
+            await asyncio.sleep(0.01)
+        (folder / "slow.ts").write_text("export default async () => 2\n")
+        (folder / "fast.ts").write_text(JOB.format(2))
+        (folder / "bad.ts").write_text("export default async ( => 3\n")
+        (problem,) = app.reload().problems
+        assert (problem.code, problem.line, "bad.ts" in problem.file) == ("import_failed", 1, True)
+        assert [await app.run_job("fast"), await app.run_job("slow"), await app.run_job("bad")] == [2, 2, "old"]
+        gate.write_text("go")
+        assert await app.jobs.result(job) == 1
+        (folder / "bad.ts").write_text(JOB.format("'new'"))
+        assert app.reload().problems == ()
+        assert await app.run_job("bad") == "new"
+
+
+@pytest.mark.parametrize("option", ["idempotencyKey", "rateKey", "orderKey"])
+async def test_a_function_that_every_process_would_call_is_refused(tmp_path: Path, option: str) -> None:
+    text = f"export const config = {{ {option}: (input) => input.id }}\n" + JOB.format(1)
+    app = TestApp(dir=write(tmp_path, workers__keyed_ts=text), node=node())
+    (problem,) = app.registry.problems
+    assert (problem.code, f"config.{option} is a function" in problem.message) == ("script_function", True)
+
+
+async def test_a_when_that_raises_fails_the_step_once(tmp_path: Path, shared: SharedRunner) -> None:
+    folder = write(
+        tmp_path,
+        workers__main_ts="export const config = { flow: { id: 'main', role: 'main', emits: ['a.b'] } }\nexport default async (i, ctx) => ctx.emit('a.b', { n: 1 })\n",
+        workers__next_ts="export const config = { flow: { id: 'main', step: 'next' , subscriptions: [{ kind: 'a.b', when: (e) => e.data.x.y }] } }\n" + JOB.format(1),
+    )  # fmt: skip
+    async with TestApp(dir=folder) as app:
+        run = await app.run_flow("main")
+        assert run.status == "failed"
+        (failed,) = [e for e in await app.events.read_all(f"nq:flow:{run.id}") if e.kind == "step.failed"]
+        assert (failed.step, failed.data["code"]) == ("next", "subscription_failed")
+        assert "undefined" in failed.data["error"]
+
+
+async def test_a_flow_started_by_an_event_with_when_and_map(tmp_path: Path, shared: SharedRunner) -> None:
+    text = """
+        export const config = { step: 'greet', subscriptions: [
+          { kind: 'user.made', stream: 'global', when: (e) => e.data.age >= 18, map: (e) => ({ name: e.data.name }) } ] }
+        export default async (input) => input
+    """
+    async with TestApp(dir=write(tmp_path, workers__greet_ts=text)) as app:
+        assert app.registry.problems == ()
+        await app.emit("user.made", {"name": "Kid", "age": 7})
+        await app.emit("user.made", {"name": "Ada", "age": 36})
+        await app.settle()
+        (run,) = await app.runs.list(flow="greet")
+        assert (await app.finish(run.id)).result == {"name": "Ada"}
+
+
+async def test_a_check_replays_typescript_handlers(tmp_path: Path, shared: SharedRunner) -> None:
+    text = "export const config = {{ flow: {{ id: 'waits', role: 'main' }} }}\nexport default async (i, ctx) => {{ await ctx.run('{}', () => 1); await ctx.await.time('1h') }}\n"  # fmt: skip
+    folder = write(tmp_path, workers__waits_ts=text.format("charge"))
+    async with TestApp(dir=folder) as app:
+        await app.start("waits")
+        await app.settle()
+        assert (await app.runs.preflight()).problems == []
+        (folder / "waits.ts").write_text(text.format("bill"))
+        app.reload()
+        report = await app.runs.preflight()
+        assert report.broken
+        assert {problem.call for problem in report.problems} >= {"bill#1"}

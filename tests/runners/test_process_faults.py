@@ -1,0 +1,176 @@
+"""Children that crash, hang, leak, fork or write nonsense: their job fails or is retried, and the worker goes on."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_handlers import HANDLERS
+
+from penstock import App
+from penstock.core.errors import RunFailed, RunnerLost
+from penstock.runners.process import pool
+from penstock.testing import TestApp
+from penstock.testing.until import until
+
+OPTIONS: dict[str, Any] = {"process_pool": 2, "process_grace": "200ms", "grace": "100ms"}
+
+
+@pytest.fixture
+def app() -> Callable[..., TestApp]:
+    return lambda **settings: TestApp(handlers=HANDLERS, **{**OPTIONS, **settings})
+
+
+@pytest.fixture(autouse=True)
+def _check_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "CHECK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(pool, "PING_INTERVAL_S", 0.2)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    file = tmp_path / "trace"
+    file.touch()
+    return file
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def failures(app: App, queue: str) -> list[dict[str, Any]]:
+    kinds = ("job.failed", "job.retried")
+    return [e.data for e in await app.events.read_all(f"nq:queue:{queue}") if e.kind in kinds and "code" in e.data]
+
+
+@pytest.mark.spec("000-6.16")
+async def test_a_child_that_dies_fails_the_attempt_and_is_replaced(app: Callable[..., TestApp]) -> None:
+    async with app() as one:
+        assert await one.run_job("dies") == 2
+        (failed,) = await failures(one, "dies")
+        assert failed["code"] == RunnerLost.code
+        assert "exit code 9" in failed["error"]
+        assert "about to die" in failed["error"]
+
+
+async def test_a_child_that_always_dies_fails_the_job(app: Callable[..., TestApp]) -> None:
+    async with app() as one:
+        with pytest.raises(RunFailed, match="SIGSEGV"):
+            await one.run_job("always-dies")
+        assert await one.run_job("fine") != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("queue", "reason"), [("garbage", "bad frame"), ("endless-line", "bad frame"), ("closes", "SIGKILL")]
+)
+async def test_nonsense_ends_that_child_only(app: Callable[..., TestApp], queue: str, reason: str) -> None:
+    async with app() as one:
+        other = await one.run_job("fine")
+        assert await one.run_job(queue) == 2
+        (failed,) = await failures(one, queue)
+        assert failed["code"] == RunnerLost.code
+        assert reason in failed["error"]
+        assert await one.run_job("fine")
+        assert other
+
+
+@pytest.mark.spec("000-6.17")
+@pytest.mark.parametrize("queue", ["ignores-term", "swallows", "holds-gil"])
+async def test_a_handler_that_does_not_stop_is_killed(app: Callable[..., TestApp], queue: str, trace: Path) -> None:
+    async with app() as one:
+        with pytest.raises(RunFailed, match="timeout"):
+            await one.run_job(queue, {"trace": str(trace)})
+        pid = int(trace.read_text())
+        await until(lambda: not is_alive(pid), 20)
+        assert await one.run_job("fine") != pid
+
+
+@pytest.mark.parametrize("queue", ["spins", "sleeps", "blocks-loop"])
+async def test_a_timeout_reaches_code_that_blocks(app: Callable[..., TestApp], queue: str, trace: Path) -> None:
+    async with app(process_grace="10s") as one:
+        with pytest.raises(RunFailed, match="timeout"):
+            await one.run_job(queue, {"trace": str(trace)})
+        if queue != "blocks-loop":  # the cancel frame interrupts a `def` handler
+            await until(lambda: "stopped" in trace.read_text(), 5)
+        else:
+            assert "stopped" not in trace.read_text()
+
+
+async def test_a_blocked_loop_is_interrupted_by_sigterm(app: Callable[..., TestApp], trace: Path) -> None:
+    async with app() as one:
+        with pytest.raises(RunFailed, match="timeout"):
+            await one.run_job("blocks-loop", {"trace": str(trace)})
+        await until(lambda: "stopped" in trace.read_text(), 20)
+
+
+async def test_what_a_child_has_forked_ends_with_it(app: Callable[..., TestApp], trace: Path) -> None:
+    async with app() as one:
+        assert await one.run_job("forks", {"trace": str(trace)}) == 2
+        pid = int(trace.read_text())
+        await until(lambda: not is_alive(pid), 20)
+
+
+@pytest.mark.spec("000-3.33", "000-6.17")
+async def test_a_leak_is_stopped_at_the_memory_limit(app: Callable[..., TestApp]) -> None:
+    async with app(process_memory=150) as one:
+        assert await one.run_job("leaks") == 2
+        (failed,) = await failures(one, "leaks")
+        assert "process_memory" in failed["error"] or failed["name"] == "MemoryError"
+
+
+async def test_large_output_does_not_grow_the_worker(app: Callable[..., TestApp]) -> None:
+    """The output is read and dropped, so a handler that prints much is not blocked either."""
+    async with app() as one:
+        await one.run_job("fine")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert await one.run_job("prints", {"mb": 100}) == 100
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown < 30 * 1024, f"{grown / 1024:.0f} MB more after 200 MB of output"
+
+
+async def test_print_cannot_forge_a_frame(app: Callable[..., TestApp]) -> None:
+    async with app() as one:
+        assert await one.run_job("forges") == "real"
+
+
+async def test_cpu_time_and_files_are_limited(app: Callable[..., TestApp]) -> None:
+    async with app(process_cpu=1, process_files=64) as one:
+        assert await one.run_job("opens-files") == "OSError24"
+        assert await one.run_job("burns") == 2
+        (failed,) = await failures(one, "burns")
+        assert "SIGXCPU" in failed["error"]
+
+
+@pytest.mark.spec("000-3.29", "000-3.30", "000-3.34")
+async def test_the_environment_is_an_allow_list(app: Callable[..., TestApp], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_PASSWORD", "secret")
+    monkeypatch.setenv("REGION", "eu")
+    async with app(process_env=["MODE=fast"], process_env_allow=["REGION"]) as one:
+        found, _, _ = await one.run_job("environment")
+        assert "DATABASE_PASSWORD" not in found
+        assert (found["MODE"], found["REGION"], found["PATH"]) == ("fast", "eu", os.environ["PATH"])
+        folder = Path(found["TMPDIR"])
+        assert folder.is_dir()
+    assert not folder.parent.exists(), "its temporary files are removed"
+
+
+async def test_a_child_is_replaced_after_some_jobs(app: Callable[..., TestApp]) -> None:
+    async with app(process_jobs=2, process_pool=1) as one:
+        pids = [await one.run_job("fine") for _ in range(5)]
+        assert [pids[0] == pids[1], pids[1] == pids[2], pids[2] == pids[3], pids[3] == pids[4]] == [
+            *(True, False, True, False)
+        ]
+
+
+async def test_an_interpreter_that_does_not_exist_is_a_clear_error(app: Callable[..., TestApp]) -> None:
+    async with app(process_python="/no/such/python") as one:
+        with pytest.raises(RunFailed, match=r"cannot be started: FileNotFoundError.*process_python"):
+            await one.run_job("fine")

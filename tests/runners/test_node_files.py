@@ -96,6 +96,21 @@ async def test_imports_of_the_project(tmp_path: Path, shared: SharedRunner) -> N
         assert {"all.ts", "a.ts", "index.ts", "c.ts", "d.ts", "kind.ts"} <= names
 
 
+async def test_the_npm_package_of_the_project_comes_first(tmp_path: Path, shared: SharedRunner) -> None:
+    """It has more than the host's module: the reducers and the client."""
+    folder = write(
+        tmp_path,
+        workers__own_ts="import { createClient, Permanent } from 'penstock'\nexport default async (input) => { if (!input) throw new Permanent('no'); return createClient() }\n",
+        node_modules__penstock__package_json='{ "name": "penstock", "type": "module", "exports": "./index.js" }\n',
+        node_modules__penstock__index_js="export const createClient = () => 'client'\nexport class Permanent extends Error { name = 'Permanent' }\n",
+    )  # fmt: skip
+    async with TestApp(dir=folder) as app:
+        assert app.registry.problems == ()
+        assert await app.run_job("own", 1) == "client"
+        with pytest.raises(Exception, match="no"):
+            await app.run_job("own", 0)
+
+
 async def test_errors_point_at_the_source(tmp_path: Path, shared: SharedRunner) -> None:
     """Also in a file whose code was generated, because it has an enum."""
     text = "enum Kind { One }\n\ninterface Input { id: number }\n\nexport default async (input: Input) => {\n  const kind: Kind = Kind.One\n  throw new RangeError(`bad ${kind}`)\n}\n"  # fmt: skip

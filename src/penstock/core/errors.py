@@ -12,8 +12,8 @@
     │                            NamespaceMismatch
     ├── UnreadableRecord
     ├── HandlerError             Permanent · AddressRefused · ExpressionError · NodeFailed · Retry · RateLimited ·
-    │   │                        UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt · ContextClosed · AwaitTimeout ·
-    │   │                        CallFailed · VersionMismatch · ChildFailed · ChildCancelled · ChildrenPending ·
+    │   │                        UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt · ContextClosed ·
+    │   │                        AwaitTimeout · CallFailed · VersionMismatch · ChildFailed · ChildCancelled · ChildrenPending ·
     │   │                        DepthLimit · RunnerLost · WaitCancelled
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
     │                            HistoryLimit

@@ -13,8 +13,8 @@
     ├── UnreadableRecord
     ├── HandlerError             Permanent · AddressRefused · ExpressionError · NodeFailed · Retry · RateLimited ·
     │   │                        UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt · ContextClosed ·
-    │   │                        AwaitTimeout · CallFailed · VersionMismatch · ChildFailed · ChildCancelled · ChildrenPending ·
-    │   │                        DepthLimit · RunnerLost · WaitCancelled
+    │   │                        AwaitTimeout · CallFailed · VersionMismatch · ChildFailed · ChildCancelled ·
+    │   │                        ChildrenPending · DepthLimit · RunnerLost · WaitCancelled
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
     │                            HistoryLimit
     ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature

@@ -26,6 +26,7 @@ from ..core.retry import RetryOption
 from ..core.text import shorten
 from ..dags.engine import DagEngine
 from ..flows.delivery import DeliveryEngine
+from ..flows.delivery_preview import DeliveryPreview
 from ..flows.engine import FlowEngine
 from ..flows.start_on import StartOnWaits, find_start, started_run_id
 from ..flows.webhook_commands import WebhookCommands
@@ -93,6 +94,7 @@ _FACETS = {
     *("runs", "jobs", "queues", "dead_letters", "schedules", "waits", "events", "state", "workers", "outbox"),
     *("tokens", "store", "webhooks", "dags"),
     *("_runtime", "_committer", "_engine", "_engines", "_transactions", "_schedule_service", "_start_on", "_snapshots"),
+    "_delivery_preview",
 }
 
 
@@ -237,6 +239,7 @@ class App:
         launcher = Launcher(runtime, children, self._find_definition, advice.warn_about_queue, self.settings.max_depth)
         self._engine = FlowEngine(runtime, launcher)
         deliveries = DeliveryEngine(runtime, self._start_on_event, self._emit_to_run, children)
+        self._delivery_preview = DeliveryPreview(runtime, self._start_on_event, lambda: self.registry.flows)
         self._dag_engine = DagEngine(runtime, launcher, self.settings.http_allow)
         more = [make(runtime, launcher) for make in self._engine_factories]
         own: list[Engine] = [self._engine, JobEngine(runtime, launcher), self._dag_engine]

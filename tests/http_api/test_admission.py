@@ -91,8 +91,7 @@ async def test_a_socket_ends_with_its_token(serve: Serve, clock: FakeClock, how:
             assert (await call(socket, "GET", "/api/_tokens"))["status"] == 200
             await end_token(app, clock, token.id, how)
             with pytest.raises(ConnectionClosed) as closed:
-                while True:
-                    await socket.recv()
+                await socket.recv()
     assert closed.value.rcvd is not None
     assert (closed.value.rcvd.code, "has ended" in closed.value.rcvd.reason) == (1008, True)
 
@@ -117,12 +116,16 @@ async def test_a_socket_checks_its_token_before_each_command(
 
 
 async def test_connections_without_a_token_end_with_the_first_token(serve: Serve, clock: FakeClock) -> None:
-    async with App(":memory:", handlers=(), clock=clock) as app, serve(app) as client:
-        async with open_socket(client) as socket, client.stream("GET", STREAM) as response:
-            await app.tokens.add("ada", "admin")
-            assert "has ended" in await read_close(response)
-            with pytest.raises(ConnectionClosed):
-                await socket.recv()
+    async with (
+        App(":memory:", handlers=(), clock=clock) as app,
+        serve(app) as client,
+        open_socket(client) as socket,
+        client.stream("GET", STREAM) as response,
+    ):
+        await app.tokens.add("ada", "admin")
+        assert "has ended" in await read_close(response)
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
 
 
 async def test_a_session_of_the_application_is_checked_again(serve: Serve) -> None:
@@ -131,12 +134,15 @@ async def test_a_session_of_the_application_is_checked_again(serve: Serve) -> No
     async def authenticate(request: Any) -> Caller | None:
         return Caller("ada", "admin") if request.headers.get("x-session") in sessions else None
 
-    async with App(":memory:", handlers=()) as app, serve(app, authenticate=authenticate) as client:
-        async with open_socket(client, **{"x-session": "s-1"}) as socket:
-            assert (await call(socket, "GET", "/api/_tokens"))["status"] == 200
-            sessions.clear()
-            with pytest.raises(ConnectionClosed):
-                await socket.recv()
+    async with (
+        App(":memory:", handlers=()) as app,
+        serve(app, authenticate=authenticate) as client,
+        open_socket(client, **{"x-session": "s-1"}) as socket,
+    ):
+        assert (await call(socket, "GET", "/api/_tokens"))["status"] == 200
+        sessions.clear()
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
 
 
 async def test_a_ticket_of_a_session_opens_an_hour(serve: Serve, clock: FakeClock) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -54,7 +55,7 @@ async def test_every_operation_has_a_reply(serve: Serve, body: Any) -> None:
             assert reply["status"] != 500, (endpoint.path, reply)
 
 
-async def test_answers_are_those_of_http(serve: Serve, url: str) -> None:
+async def test_answers_are_those_of_http(serve: Serve, url: str, tmp_path: Path) -> None:
     async with App(url, handlers=[order]) as app, serve(app) as client, open_socket(client) as socket:
         await app.start(order, {"n": 1}, key="r-1")
         await app.webhooks.register("shop", event="shop.called")
@@ -70,7 +71,8 @@ async def test_answers_are_those_of_http(serve: Serve, url: str) -> None:
         assert lines == (await client.get("/api/_run/r-1/export")).text
         assert await call("GET", "/api/openapi.json") == (await client.get("/api/openapi.json")).json()
         await app.runs.cancel("r-1")
-        async with App(":memory:", handlers=[order]) as other, serve(other) as there, open_socket(there) as second:
+        empty = f"sqlite:///{tmp_path}/other.db"
+        async with App(empty, handlers=[order]) as other, serve(other) as there, open_socket(there) as second:
             reply = await exchange(second, op="call", id="c", method="POST", path="/api/_import", body=lines)
             assert reply["body"]["ids"] == ["r-1"], reply
 

@@ -123,6 +123,24 @@ class UnknownNodeType(NotFound):
     code = "unknown_node_type"
 
 
+class UnknownEntity(NotFound):
+    """No entity has this urn, or none of the loaded code has this type."""
+
+    code = "unknown_entity"
+
+
+class EntityRefused(PenstockError):
+    """An entity refused an event: its state does not accept it, a condition does not hold, or an action rejected it."""
+
+    code = "entity_refused"
+
+
+class EntityFailed(PenstockError):
+    """An event failed for good. The entity is as it was before; a dead letter has the event."""
+
+    code = "entity_failed"
+
+
 class UnknownStep(NotFound):
     code = "unknown_step"
 
@@ -260,6 +278,18 @@ class Permanent(HandlerError):
     """Raise in a handler: fail now, without retries."""
 
     code = "permanent"
+
+
+class Rejected(HandlerError):
+    """Raise in an action or a hook of an entity: the event is rejected, by the rules of the business."""
+
+    code = "rejected"
+
+
+class EntityCycle(Permanent):
+    """One event led an entity through too many states without rest."""
+
+    code = "entity_cycle"
 
 
 class ExpressionError(Permanent):

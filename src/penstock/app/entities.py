@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -199,7 +198,7 @@ class Entities:
         definition = self._app.registry.entities.get(row.flow)
         return await self._engine.load_data(definition, records.decode(row.record, row.id))
 
-    async def history(self, urn: str, *, limit: int = 100) -> builtins.list[TransitionView]:
+    async def history(self, urn: str, *, limit: int = 100) -> Sequence[TransitionView]:
         """Return what events did to an entity, newest first.
 
         Args:
@@ -216,7 +215,7 @@ class Entities:
         status: str | None = None,
         before: str | None = None,
         limit: int = 50,
-    ) -> builtins.list[EntitySummary]:
+    ) -> Sequence[EntitySummary]:
         """Return a page of entities, newest first.
 
         Args:
@@ -227,7 +226,7 @@ class Entities:
         """
         check_count(limit)
         types = [type] if type is not None else sorted(self._app.registry.entities)
-        found: builtins.list[RunRow] = []
+        found: Any = []
         for name in types:
             rows = await self._store.runs(flow=name, status=status, before=before, limit=limit)
             found += [row for row in rows if row.kind == ENTITY]
@@ -275,7 +274,7 @@ class Entities:
                         )
                     await listener.wait(1.0)
 
-    def types(self) -> builtins.list[EntityType]:
+    def types(self) -> Sequence[EntityType]:
         """Return the definitions of entities that are loaded here, by name."""
         return [_describe(one) for _, one in sorted(self._app.registry.entities.items())]
 
@@ -349,7 +348,7 @@ class Entities:
                 return meta["n"], event.id
         return None
 
-    async def _read_until(self, id: str, at: str | datetime) -> builtins.list[Event]:
+    async def _read_until(self, id: str, at: str | datetime) -> Sequence[Event]:
         events = await self._app.events.read_all(self._stream(id))
         if isinstance(at, datetime):
             limit = to_iso(int(at.timestamp() * 1000))

@@ -2233,7 +2233,7 @@ class SyncEntities:
         """
         return self._portal.call(self._facet.data(urn))
 
-    def history(self, urn: str, *, limit: int = 100) -> builtins.list[TransitionView]:
+    def history(self, urn: str, *, limit: int = 100) -> Sequence[TransitionView]:
         """Return what events did to an entity, newest first.
 
         Args:
@@ -2244,7 +2244,7 @@ class SyncEntities:
 
     def list(
         self, *, type: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
-    ) -> builtins.list[EntitySummary]:
+    ) -> Sequence[EntitySummary]:
         """Return a page of entities, newest first.
 
         Args:
@@ -2273,7 +2273,7 @@ class SyncEntities:
         """
         return self._portal.call(self._facet.wait_for(urn, status, timeout=timeout))
 
-    def types(self) -> builtins.list[EntityType]:
+    def types(self) -> Sequence[EntityType]:
         """Return the definitions of entities that are loaded here, by name."""
         return self._facet.types()
 

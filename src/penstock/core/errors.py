@@ -3,16 +3,18 @@
     PenstockError
     ├── ConfigError              SettingError · DefinitionError · DagInvalid · NeedsStore · NodeMissing
     ├── BadArgument              BadDuration
-    ├── DagInactive
-    ├── NotFound                 UnknownFlow · UnknownDag · UnknownNodeType · UnknownStep · UnknownQueue · UnknownRun ·
-    │                            UnknownJob · UnknownKind · UnknownSchedule · UnknownWait · UnknownWebhook
+    ├── DagInactive · EntityRefused · EntityFailed
+    ├── NotFound                 UnknownFlow · UnknownDag · UnknownEntity · UnknownNodeType · UnknownStep ·
+    │                            UnknownQueue · UnknownRun · UnknownJob · UnknownKind · UnknownSchedule ·
+    │                            UnknownWait · UnknownWebhook
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
     │                            UnreadableJob
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt · BrokenQueue ·
     │                            NamespaceMismatch
     ├── UnreadableRecord
-    ├── HandlerError             Permanent · ExpressionError · NodeFailed · Retry · RateLimited · UndeclaredEvent ·
-    │   │                        AttemptTimeout · WorkerLost · StaleAttempt · ContextClosed · AwaitTimeout ·
+    ├── HandlerError             Permanent · Rejected · EntityCycle · ExpressionError · NodeFailed · Retry ·
+    │   │                        RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt ·
+    │   │                        ContextClosed · AwaitTimeout ·
     │   │                        CallFailed · VersionMismatch · ChildFailed · ChildCancelled · ChildrenPending ·
     │   │                        DepthLimit · RunnerLost · WaitCancelled
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·

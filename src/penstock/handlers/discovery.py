@@ -360,5 +360,5 @@ def read_functions(functions: list[Any]) -> list[DiscoveredHandler]:
 def _source_file(fn: Any) -> str:
     try:
         return inspect.getsourcefile(fn) or ""
-    except TypeError:  # an entity that was made from data
+    except (OSError, TypeError):  # an entity that was made from data
         return ""

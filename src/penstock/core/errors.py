@@ -12,10 +12,10 @@
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt · BrokenQueue ·
     │                            NamespaceMismatch
     ├── UnreadableRecord
-    ├── HandlerError             Permanent · Rejected · EntityCycle · ExpressionError · NodeFailed · Retry ·
-    │   │                        RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt ·
-    │   │                        ContextClosed · AwaitTimeout ·
-    │   │                        CallFailed · VersionMismatch · ChildFailed · ChildCancelled · ChildrenPending ·
+    ├── HandlerError             Permanent · AddressRefused · EntityCycle · ExpressionError · NodeFailed · Rejected ·
+    │   │                        Retry · RateLimited ·
+    │   │                        UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt · ContextClosed ·
+    │   │                        AwaitTimeout · CallFailed · VersionMismatch · ChildFailed · ChildCancelled · ChildrenPending ·
     │   │                        DepthLimit · RunnerLost · WaitCancelled
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
     │                            HistoryLimit

@@ -15,8 +15,8 @@
     ├── HandlerError             Permanent · AddressRefused · EntityCycle · ExpressionError · NodeFailed · Rejected ·
     │   │                        Retry · RateLimited ·
     │   │                        UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt · ContextClosed ·
-    │   │                        AwaitTimeout · CallFailed · VersionMismatch · ChildFailed · ChildCancelled · ChildrenPending ·
-    │   │                        DepthLimit · RunnerLost · WaitCancelled
+    │   │                        AwaitTimeout · CallFailed · VersionMismatch · ChildFailed · ChildCancelled ·
+    │   │                        ChildrenPending · DepthLimit · RunnerLost · WaitCancelled
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
     │                            HistoryLimit
     ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature

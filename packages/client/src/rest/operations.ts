@@ -634,6 +634,7 @@ export interface Preview {
   refused?: Record<string, string>
   versions?: Record<string, number>
   job?: string | null
+  starts?: (string)[]
 }
 
 /** An event that would be appended, redacted as streams are. */

@@ -14,6 +14,7 @@ import msgspec
 
 from ..core.errors import AttemptCancelled, Suspension
 from ..core.payload import pack
+from ..core.tracebacks import format_stack, format_task
 from ..ports import frames
 from ..ports.runner import Task
 from .calls import Attempt
@@ -21,7 +22,7 @@ from .context import HostChannel, HostContext, HostSyncContext
 from .errors import to_error_frame
 from .handlers import HandlerFinder
 from .limits import limit_cpu
-from .wire import OURS, Wire, end_group, read_rss_mb
+from .wire import Wire, end_group, read_rss_mb
 
 
 class Host:
@@ -153,23 +154,7 @@ class Host:
         if attempt is None:
             return ""
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        if attempt.loop is not None and attempt.main is not None:
-            awaited = [line for task in asyncio.all_tasks(attempt.loop) for line in describe_task(task)]
-            if awaited:
-                return "".join(awaited)
-        found = traceback.extract_stack(frame) if frame is not None else []
-        return "".join(traceback.format_list([one for one in found if not one.filename.startswith((OURS, "<frozen"))]))
-
-
-def describe_task(task: asyncio.Task[Any]) -> list[str]:
-    """Return the frames of a suspended or running task as text, innermost last."""
-    found: list[Any] = []
-    coro: Any = task.get_coro()
-    while coro is not None:
-        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None)
-        if frame is None:
-            break
-        if not frame.f_code.co_filename.startswith(OURS):
-            found.append(traceback.extract_stack(frame, 1)[0])
-        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None)
-    return traceback.format_list(found)
+        is_async = attempt.loop is not None and attempt.main is not None
+        if is_async and (awaited := "".join(map(format_task, asyncio.all_tasks(attempt.loop)))):
+            return awaited
+        return format_stack(traceback.extract_stack(frame)) if frame is not None else ""

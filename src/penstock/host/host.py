@@ -24,6 +24,8 @@ from .handlers import HandlerFinder
 from .limits import limit_cpu
 from .wire import Wire, end_group, read_rss_mb
 
+BLOCKED_AFTER_S = 0.3  # between a cancellation and the interrupt of a handler that blocks the event loop
+
 
 class Host:
     """Runs the tasks that arrive on a wire."""
@@ -130,14 +132,20 @@ class Host:
             return  # once: a second exception would break off the handler's `finally`
         attempt.stop = stop
         if attempt.loop is not None:
-            if attempt.main is not None:
-                attempt.loop.call_soon_threadsafe(attempt.main.cancel)
+            attempt.cancel_soon()
+            if isinstance(stop, AttemptCancelled):
+                timer = threading.Timer(BLOCKED_AFTER_S, self._interrupt_blocked, (attempt,))
+                timer.daemon = True
+                timer.start()
         elif isinstance(stop, Suspension):
             self._wire.stop_calls(stop)
         elif self._is_running:
-            main = threading.main_thread().ident
-            assert main is not None
-            signal.pthread_kill(main, signal.SIGTERM)
+            _interrupt_main_thread()
+
+    def _interrupt_blocked(self, attempt: Attempt) -> None:
+        """Stop an `async def` handler that blocks its event loop, as if it were a `def`."""
+        if self._attempt is attempt and self._is_running and not attempt.has_seen_stop:
+            _interrupt_main_thread()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         """Stop the handler where it is, even in a sleep or a system call; without one, end the process."""
@@ -158,3 +166,9 @@ class Host:
         if is_async and (awaited := "".join(map(format_task, asyncio.all_tasks(attempt.loop)))):
             return awaited
         return format_stack(traceback.extract_stack(frame)) if frame is not None else ""
+
+
+def _interrupt_main_thread() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGTERM)

@@ -44,7 +44,7 @@ def test_json_mapping_and_builder_are_the_same_dag() -> None:
     [
         ([], "a dag must be an object with id and nodes, got []"),
         ({"id": "d", "nodes": []}, "nodes: must be a list of at least one node, got []"),
-        (graph({"id": "a"}, tpyo=1), "tpyo: unknown field; known fields: delay, delayMs, entryNodeId, id, name, nodes, priority"),
+        (graph({"id": "a"}, tpyo=1), "tpyo: unknown field; known fields: delay, entryNodeId, id, name, nodes, priority"),
         (graph({"id": "a", "input": []}), "nodes[0].input: unknown field; did you mean 'inputs'?"),
         (
             graph({"id": "charge"}, {"id": "b", "inputs": ["charg"]}),

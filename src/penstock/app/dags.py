@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..core.argument_checks import check_arguments, check_optional_text, check_tags, resolve_due
+from ..core.argument_checks import check_arguments, check_count, check_optional_text, check_tags, resolve_due
 from ..core.durations import Duration
 from ..core.errors import DagInvalid
 from ..core.ids import check_id, uuid7
@@ -106,7 +106,8 @@ class Dags:
             old: The first version.
             new: The second version.
         """
-        first, second = await self._version(id, old), await self._version(id, new)
+        first = await self._version(id, check_count(old, "old"))
+        second = await self._version(id, check_count(new, "new"))
         before = {node.id: node for node in first.nodes}
         after = {node.id: node for node in second.nodes}
         changed = {id: names for id in after if id in before and (names := _changed_fields(before[id], after[id]))}

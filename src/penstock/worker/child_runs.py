@@ -15,7 +15,7 @@ import msgspec
 from ..commit.command_sink import DirectSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.errors import RunError
+from ..core.errors import RunError, UnreadableRecord
 from ..core.ids import digest
 from ..core.payload import MAX_PAYLOAD_BYTES, NULL
 from ..durable.child_runs import STARTED, ChildOutcome, child_ended_job
@@ -208,7 +208,12 @@ class ChildRuns:
 
     async def _outcome(self, row: RunRow) -> ChildOutcome:
         engines = self._engines()
-        ended = engines.of_run(row).outcome(row.record)
+        try:
+            ended = engines.of_run(row).outcome(row.record)
+        except UnreadableRecord as problem:
+            status = "failed" if row.status == "completed" else row.status
+            text = f"it is {row.status}, but its record cannot be read, and its result with it"
+            return ChildOutcome(row.id, row.flow, status, error=text, code=problem.code)
         if row.status == "completed":
             result = ended.result if ended.result is not None else await engines.read_result(row)
             if result is None or len(result) > MAX_PAYLOAD_BYTES:

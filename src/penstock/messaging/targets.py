@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from ..core.errors import BadArgument, BadMessage, ConfigError, UnknownMessage
+from ..core.errors import BadArgument, BadMessage, ConfigError, StoreUnavailable, UnknownMessage
 from ..core.near_match import did_you_mean
 from ..core.text import shorten
 from ..ports.bridge import BridgeHost, Message
 
+log = logging.getLogger("penstock.messaging")
 ANY_NAME = "*"
+OUTAGE_WAIT_S = 0.5
 
 
 class StartFlow(msgspec.Struct, frozen=True):
@@ -49,6 +53,18 @@ MessageHandler = Callable[[Message], Awaitable[Any]]
 Target = CommandTarget | MessageHandler | Callable[..., Any]
 Targets = Target | Mapping[str, Target]
 """One target for all messages of a queue, or one for each name of a message; `"*"` takes the other names."""
+
+
+async def deliver_when_up(target: CommandTarget, host: BridgeHost, message: Message) -> None:
+    """Deliver a message. While our own store is away the message waits: that uses up no attempt."""
+    while True:
+        try:
+            await target.deliver(host, message)
+        except StoreUnavailable as problem:
+            log.warning("the store does not answer, message %s of %r waits: %s", message.id, message.queue, problem)
+            await asyncio.sleep(OUTAGE_WAIT_S)
+        else:
+            return
 
 
 class Routes(msgspec.Struct, frozen=True):

@@ -40,8 +40,8 @@ from ...ports.unit import (
 )
 from ...stores.redis import RedisStore
 from ...stores.redis.job_options import escape_id
-from ..failures import DeadLetters, build_dead_message, decide_retry, describe_problem, describe_stack, is_outage
-from ..targets import CommandTarget, Routes
+from ..failures import DeadLetters, build_dead_message, decide_retry, describe_problem, describe_stack
+from ..targets import CommandTarget, Routes, deliver_when_up
 from .job_fields import JobFields, name_effect
 
 log = logging.getLogger("penstock.bullmq")
@@ -172,15 +172,8 @@ class Consumer:
             result = await target(message)
             return None if result is None else pack(result, "the result")
         assert self._host is not None  # resolve_routes checked it
-        while True:
-            try:
-                await target.deliver(self._host, message)
-                return None
-            except Exception as problem:
-                if not is_outage(problem):
-                    raise
-                log.warning("the store does not answer, job %s of queue %r waits: %s", message.id, self._queue, problem)
-                await asyncio.sleep(OUTAGE_WAIT_S)
+        await deliver_when_up(target, self._host, message)
+        return None
 
     def _fail(
         self, claim: Claim, fields: JobFields, message: Message, problem: Exception

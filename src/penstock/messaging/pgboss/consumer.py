@@ -19,7 +19,7 @@ from ...core.errors import AttemptTimeout, PayloadError, Permanent, StoreError
 from ...ports.bridge import BridgeHost, Message, WriteUnits
 from ...stores.postgres import PostgresStore
 from ...stores.postgres.connection import CUT, Connection, Connections
-from ..targets import CommandTarget, Routes
+from ..targets import CommandTarget, Routes, deliver_when_up
 from .queues import ActiveJob, Queues, describe_error, is_row_error
 
 log = logging.getLogger("penstock.pgboss")
@@ -128,7 +128,10 @@ class Consumer:
         if not isinstance(target, CommandTarget):
             return await target(message)
         assert host is not None  # resolve_routes checked it
-        await target.deliver(host, message)
+        if host is self._host:
+            await deliver_when_up(target, host, message)
+        else:  # in a transaction, which an outage ends
+            await target.deliver(host, message)
         return None
 
     async def _fail(self, connection: Connection, job: ActiveJob, problem: Exception) -> None:

@@ -5,7 +5,8 @@
             return MyBridge(consume=consume, **options)
         ...
 
-The other system is real: `send` adds a message as another program does, `read_dead_letters` returns what that program finds.
+The other system is real: `send` adds a message as another program does, and `read_dead_letters` returns what that
+program finds.
 """
 
 from __future__ import annotations

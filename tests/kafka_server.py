@@ -7,15 +7,12 @@ them, so it is called directly. Set PENSTOCK_TEST_KAFKA to the addresses of a re
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 from functools import cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 REAL = os.environ.get("PENSTOCK_TEST_KAFKA")
-_numbers = itertools.count(1)
 
 
 @cache
@@ -39,6 +36,21 @@ def _library() -> Any:
         call = getattr(library, name)
         call.restype, call.argtypes = result, list(arguments)
     return library
+
+
+class RealCluster:
+    """A cluster that runs already."""
+
+    address = REAL or ""
+
+    def create(self, topic: str, partitions: int = 1) -> None:
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        made = AdminClient({"bootstrap.servers": self.address}).create_topics([NewTopic(topic, partitions)])
+        made[topic].result(30)
+
+    def stop(self) -> None:
+        """Leave it running."""
 
 
 class Broker:
@@ -71,5 +83,6 @@ class Broker:
         self._library.rd_kafka_destroy(self._handle)
 
 
-def new_topic() -> str:
-    return f"t{next(_numbers)}-{uuid4().hex[:8]}"
+def make_broker() -> Broker | RealCluster:
+    """Return a new broker, or the cluster in PENSTOCK_TEST_KAFKA."""
+    return RealCluster() if REAL else Broker()

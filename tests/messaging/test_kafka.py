@@ -20,7 +20,7 @@ QUICK = {"retry": {"attempts": 3, "backoff": {"type": "fixed", "delayMs": 1}}}
 class TestKafka(BridgeContract):
     @pytest_asyncio.fixture(autouse=True)
     async def _kafka(self) -> AsyncIterator[None]:
-        self.broker = kafka_server.Broker()
+        self.broker = kafka_server.make_broker()
         self.producer = AIOKafkaProducer(bootstrap_servers=self.broker.address)
         await self.producer.start()
         self.groups: dict[str, str] = {}

@@ -71,7 +71,7 @@ class RunReader:
         view, is_damaged = await (
             self._fold(row, stream) if last_event is None else self._fold_until(row, stream, last_event)
         )
-        if is_damaged:
+        if is_damaged and isinstance(view, RunView):
             _complete_view(view, row, last_event is None)
         if last_event is None and view.status == WAITING and row.status != WAITING:
             view.status = row.status  # a step is queued of which no event tells yet

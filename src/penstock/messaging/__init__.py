@@ -1,6 +1,6 @@
 """Bridges to the queues of other systems: BullMQ, Kafka and pg-boss."""
 
 from .definition import read_messaging
-from .targets import AddJob, EmitEvent, StartFlow
+from .targets import AddJob, EmitEvent, EmitToEntity, StartFlow
 
-__all__ = ["AddJob", "EmitEvent", "StartFlow", "read_messaging"]
+__all__ = ["AddJob", "EmitEvent", "EmitToEntity", "StartFlow", "read_messaging"]

@@ -1,4 +1,4 @@
-"""What a message does here: start a run, emit an event, enqueue a job, or call a function."""
+"""What a message does here: start a run, emit an event, emit to an entity, enqueue a job, or call a function."""
 
 from __future__ import annotations
 
@@ -48,7 +48,21 @@ class AddJob(msgspec.Struct, frozen=True):
         await host.enqueue(self.queue, self.name, message.data, message.effect_key)
 
 
-CommandTarget = StartFlow | EmitEvent | AddJob
+class EmitToEntity(msgspec.Struct, frozen=True):
+    """Emits an event to the entity that the message names: its data is `{"urn": …, "payload": …}`.
+
+    `type` is needed if the urn's prefix does not name the type of a new entity.
+    """
+
+    event: str
+    type: str | None = None
+
+    async def deliver(self, host: BridgeHost, message: Message) -> None:
+        urn, payload = read_entity_data(message)
+        await host.emit_to_entity(urn, self.event, payload, f"message/{message.effect_key}", self.type)
+
+
+CommandTarget = StartFlow | EmitEvent | AddJob | EmitToEntity
 MessageHandler = Callable[[Message], Awaitable[Any]]
 Target = CommandTarget | MessageHandler | Callable[..., Any]
 Targets = Target | Mapping[str, Target]
@@ -102,7 +116,7 @@ def resolve_target(target: Target, host: BridgeHost | None) -> CommandTarget | M
     if isinstance(target, CommandTarget):
         return target
     if not callable(target):
-        raise ConfigError(f"a target must be StartFlow, EmitEvent, AddJob or a function, got {shorten(target)}")
+        raise ConfigError(f"a target must be StartFlow, EmitEvent, AddJob, EmitToEntity or a function, got {shorten(target)}")
     flow = host.flow_of(target) if host is not None else None
     return target if flow is None else StartFlow(flow)
 

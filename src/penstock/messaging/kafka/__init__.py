@@ -1,6 +1,6 @@
 """Consume from and produce to topics of Kafka."""
 
-from ..targets import AddJob, EmitEvent, StartFlow
+from ..targets import AddJob, EmitEvent, EmitToEntity, StartFlow
 from .bridge import Kafka
 
-__all__ = ["AddJob", "EmitEvent", "Kafka", "StartFlow"]
+__all__ = ["AddJob", "EmitEvent", "EmitToEntity", "Kafka", "StartFlow"]

@@ -116,7 +116,8 @@ def resolve_target(target: Target, host: BridgeHost | None) -> CommandTarget | M
     if isinstance(target, CommandTarget):
         return target
     if not callable(target):
-        raise ConfigError(f"a target must be StartFlow, EmitEvent, AddJob, EmitToEntity or a function, got {shorten(target)}")
+        known = "StartFlow, EmitEvent, AddJob, EmitToEntity or a function"
+        raise ConfigError(f"a target must be {known}, got {shorten(target)}")
     flow = host.flow_of(target) if host is not None else None
     return target if flow is None else StartFlow(flow)
 

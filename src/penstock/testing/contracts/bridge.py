@@ -15,7 +15,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from uuid import uuid4
 
 import pytest
@@ -24,12 +24,18 @@ from ...app.app import App
 from ...app.bridges import AppBridgeHost
 from ...core.errors import BadArgument, Permanent, StoreUnavailable
 from ...handlers.decorators import flow, job
+from ...handlers.entities import entity
 from ...messaging.services import Consumption
-from ...messaging.targets import AddJob, EmitEvent, StartFlow
+from ...messaging.targets import AddJob, EmitEvent, EmitToEntity, StartFlow
 from ...ports.bridge import Bridge, BridgeHost, Message, WriteUnits
 from ..until import until
 
 TIMEOUT_S = 30
+
+
+async def note(entity: Any, payload: Any) -> None:
+    """Append what an event brought."""
+    entity.setdefault("seen", []).append(payload)
 
 
 class MessagingBridge(Bridge, Protocol):
@@ -49,6 +55,17 @@ async def order(input: Any) -> Any:
 @job(queue="mail")
 async def mail(input: Any) -> Any:
     return {"sent": input}
+
+
+@entity("counter", queue="counters")
+class CounterMachine:
+    """Counts, and keeps what it was given in order."""
+
+    states: ClassVar[Any] = {"initial": "open", "idles": ["open"], "finals": ["closed"], "failed": "failed"}
+    transitions: ClassVar[Any] = [
+        {"event": "counted", "from": "open", "to": "open", "actions": [note]},
+        {"event": "closed", "from": "open", "to": "closed"},
+    ]
 
 
 class BridgeContract(ABC):
@@ -90,7 +107,7 @@ class BridgeContract(ABC):
         await until(done, TIMEOUT_S)
 
     def _app(self, bridge: Any) -> App:
-        return App(":memory:", handlers=[order, mail], bridges=[bridge])
+        return App(":memory:", handlers=[order, mail, CounterMachine], bridges=[bridge])
 
     async def test_a_message_starts_a_run(self) -> None:
         queue = await self._new_queue()
@@ -113,6 +130,28 @@ class BridgeContract(ABC):
             assert [e.data for e in await app.events.read("nq:global") if e.kind == "order.paid"] == [{"n": 1}]
             jobs = await until(lambda: app.jobs.list("mail", state="completed"), TIMEOUT_S)
             assert [row.result for row in jobs] == [{"sent": {"n": 2}}]
+
+    async def test_messages_reach_their_entities_in_order(self) -> None:
+        queue = await self._new_queue()
+        bridge = self.make_bridge({queue: {"counted": EmitToEntity("counted"), "closed": EmitToEntity("closed")}})
+        async with self._app(bridge) as app, app.workers.background():
+            for n in range(20):
+                data = {"urn": f"counter:{n % 2}", "payload": n, "jobName": "counted"}
+                await self.send(queue, "counted", data)
+            for n in range(2):
+                await self.send(queue, "closed", {"urn": f"counter:{n}", "jobName": "closed"})
+            for n in range(2):
+                await app.entities.wait_for(f"counter:{n}", "closed", timeout=TIMEOUT_S)
+                found = await app.entities.get(f"counter:{n}")
+                assert found.data == {"seen": list(range(n, 20, 2))}
+            await self._until_done(queue)
+
+    async def test_a_message_without_a_urn_is_a_dead_letter_at_once(self) -> None:
+        queue = await self._new_queue()
+        async with self._app(self.make_bridge({queue: EmitToEntity("counted")})) as app, app.workers.background():
+            await self.send(queue, "counted", {"payload": 1})
+            ((_, data),) = await until(lambda: self.read_dead_letters(queue), TIMEOUT_S)
+            assert data == {"payload": 1}
 
     async def test_each_message_reaches_one_target_by_its_name(self) -> None:
         queue, seen = await self._new_queue(), []

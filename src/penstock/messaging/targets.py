@@ -115,7 +115,8 @@ def resolve_target(target: Target, host: BridgeHost | None) -> CommandTarget | M
         host.check_flow(target.flow)
     if isinstance(target, CommandTarget):
         return target
-    if not callable(target):
+    given: Any = target
+    if not callable(given):
         known = "StartFlow, EmitEvent, AddJob, EmitToEntity or a function"
         raise ConfigError(f"a target must be {known}, got {shorten(target)}")
     flow = host.flow_of(target) if host is not None else None

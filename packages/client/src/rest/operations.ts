@@ -173,11 +173,12 @@ export interface DagCheck {
   warnings: (DagWarning)[]
 }
 
-/** What has changed from one version of a dag to another. Attributes: added: Ids of nodes that only the second one has. removed: Ids of nodes that only the first one has. changed: Ids of nodes that both have, with the names of the fields that differ. */
+/** What has changed from one version of a dag to another. Attributes: added: Ids of nodes that only the second one has. removed: Ids of nodes that only the first one has. changed: Ids of nodes that both have, with the names of the fields that differ. fields: Names of the fields of the dag itself that differ, such as `priority`. */
 export interface DagComparison {
   added?: (string)[]
   removed?: (string)[]
   changed?: Record<string, (string)[]>
+  fields?: (string)[]
 }
 
 /** The definition that a run was started with. */
@@ -440,6 +441,21 @@ export interface Health {
 /** The runs that were imported. */
 export interface Imported {
   ids: (string)[]
+}
+
+/** A handler that runs now. */
+export interface Inspection {
+  job: string
+  queue: string
+  attempt: number
+  worker: string
+  runner: string
+  stack: string
+  memoryMb: number
+  log?: string
+  run?: string | null
+  step?: string | null
+  runningMs?: number
 }
 
 /** Whether the command only shows what it would write. */
@@ -913,6 +929,12 @@ export interface Slots {
   slots: (string)[]
 }
 
+/** How long to wait for the worker's answer. */
+export interface StackQuery {
+  timeout?: number | string
+  reveal?: boolean
+}
+
 /** A run to start. */
 export interface StartBody {
   input?: any
@@ -1351,7 +1373,14 @@ export interface Operations {
     body: { body?: unknown }
     answer: Done
   }
-  /** Enqueue a job, wait until a worker has run its handler, and return the result. */
+  /** Return where the handler of a running job is: its stack, its memory and its last log line. */
+  inspectJob: {
+    path: { id: string }
+    query: { timeout?: number | string; reveal?: boolean }
+    body: { body?: never }
+    answer: Inspection
+  }
+  /** Run a handler as a plain job, here or in a worker, and return its result. */
   waitForHandler: {
     path: {}
     query: {}
@@ -2088,6 +2117,7 @@ export const OPERATIONS = {
   retryJob: ['POST', '/api/_job/{id}/retry'],
   cancelJob: ['POST', '/api/_job/{id}/cancel'],
   promoteJob: ['POST', '/api/_job/{id}/promote'],
+  inspectJob: ['GET', '/api/_job/{id}/stack'],
   waitForHandler: ['POST', '/api/_runner/execute'],
   listDeadLetterQueues: ['GET', '/api/_dlq'],
   countDeadLetters: ['GET', '/api/_dlq/count'],

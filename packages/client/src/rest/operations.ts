@@ -38,6 +38,14 @@ export interface AuditQuery {
   reveal?: boolean
 }
 
+/** How long to wait before the next attempt. Args: type: `"fixed"` waits the same time; `"exponential"` doubles it after each failure. delay_ms: The wait after the first failure. max_delay_ms: The maximum wait. jitter: Make half of each wait random, so that simultaneous failures spread out. */
+export interface Backoff {
+  type?: 'exponential' | 'fixed'
+  delayMs?: number
+  maxDelayMs?: number
+  jitter?: boolean
+}
+
 /** A bridge of this App, and whether its system answers. */
 export interface BridgeView {
   name: string
@@ -120,6 +128,13 @@ export interface ChildView {
   reason?: string | null
 }
 
+/** Which two versions. */
+export interface CompareQuery {
+  old: number
+  new: number
+  reveal?: boolean
+}
+
 /** Without `confirm`, the letters are only counted. Pass the count, or true to take as many as there are. */
 export interface ConfirmBody {
   confirm?: number | boolean
@@ -135,6 +150,79 @@ export interface CountQuery {
   queue?: string | null
   group?: string | null
   reveal?: boolean
+}
+
+/** A graph of nodes. Attributes: id: Its name: `app.dags.start(id)`. nodes: Its nodes. name: A title for people. priority: Of its jobs; lower runs first. delay_ms: How much later its first nodes start. entry_node_id: The node that the others are reached from; `find_warnings` names those that are not. Every node without inputs starts with the run. */
+export interface Dag {
+  id: string
+  nodes: (Node)[]
+  name?: string
+  priority?: number
+  delayMs?: number
+  entryNodeId?: string | null
+}
+
+/** A definition, and what has changed in it. */
+export interface DagBody {
+  dag: Record<string, any>
+  notes?: string
+}
+
+/** The warnings about a definition that has no mistakes. */
+export interface DagCheck {
+  warnings: (DagWarning)[]
+}
+
+/** What has changed from one version of a dag to another. Attributes: added: Ids of nodes that only the second one has. removed: Ids of nodes that only the first one has. changed: Ids of nodes that both have, with the names of the fields that differ. */
+export interface DagComparison {
+  added?: (string)[]
+  removed?: (string)[]
+  changed?: Record<string, (string)[]>
+}
+
+/** The definition that a run was started with. */
+export interface DagOfRun {
+  dag: Dag
+  version: number
+}
+
+/** Which failed node to run again; without one every failed node. */
+export interface DagRetryBody {
+  node?: string | null
+}
+
+/** The input of a run, and how it is started. */
+export interface DagStartBody {
+  input?: any
+  version?: number | null
+  key?: string | null
+  correlationId?: string | null
+  priority?: number | null
+  delay?: number | string | null
+  at?: string | null
+  tags?: Record<string, string> | null
+}
+
+/** A dag as lists show it. Attributes: id: Its name. name: Its title. is_active: Whether runs of it can be started. versions: Its versions, oldest first. */
+export interface DagSummary {
+  id: string
+  name?: string
+  isActive?: boolean
+  versions?: (DagVersion)[]
+}
+
+/** One stored version of a dag. Attributes: version: Its number, from 1. registered_at: When it was registered. fingerprint: A hash of the definition. notes: What has changed, for people. */
+export interface DagVersion {
+  version: number
+  registeredAt: string
+  fingerprint: string
+  notes?: string
+}
+
+/** What is probably a mistake in a dag. */
+export interface DagWarning {
+  path: string
+  message: string
 }
 
 /** The schedules that were stopped. */
@@ -488,6 +576,18 @@ export interface NewToken {
   text: string
 }
 
+/** One node of a dag. Attributes: id: Its name in the dag. type: The type of its executor: `@node("http.get")`, or a built-in one. inputs: The nodes that it follows. config: What its executor receives as `config`; its strings may contain expressions. continue_on_fail: Whether its final failure is passed on as data instead of failing the run. retry: Instead of the executor's retry policy. timeout_ms: Instead of the executor's timeout. delay_ms: How much later it starts, after its last input. */
+export interface Node {
+  id: string
+  type: string
+  inputs?: (string)[]
+  config?: any
+  continueOnFail?: boolean
+  retry?: RetryPolicy | null
+  timeoutMs?: number | null
+  delayMs?: number
+}
+
 /** Which streams to list. */
 export interface PlainStreamQuery {
   before?: string | null
@@ -654,6 +754,19 @@ export interface ResultQuery {
   reveal?: boolean
 }
 
+/** The new jobs of the failed nodes. */
+export interface RetriedNodes {
+  jobs: (string)[]
+}
+
+/** How often to try, how long to wait between tries, and which errors to retry. Args: attempts: The number of tries, the first one included. backoff: How long to wait between tries. retriable_errors: Names or codes of the errors to retry; empty for all. on_fail: What happens after the last failure: `"dlq"` makes a dead letter, `"drop"` does not. */
+export interface RetryPolicy {
+  attempts?: number
+  backoff?: Backoff
+  retriableErrors?: (string)[]
+  onFail?: 'dlq' | 'drop'
+}
+
 /** A run with its snapshot and its first events. */
 export interface RunDetail {
   snapshot: RunView
@@ -773,6 +886,14 @@ export interface ScheduleView {
   lastAt?: string | null
   unreadable?: string | null
   foreign?: boolean
+}
+
+/** Who makes a request, in which namespace, and the version of the server. */
+export interface Session {
+  name: string
+  role: 'admin' | 'operator' | 'viewer'
+  namespace: string
+  version: string
 }
 
 /** A value to set. */
@@ -946,6 +1067,12 @@ export interface TokenView {
 export interface TreeBody {
   tree: Record<string, any>
   correlationId?: string | null
+}
+
+/** Which version; without one the newest. */
+export interface VersionQuery {
+  version?: number | null
+  reveal?: boolean
 }
 
 /** Which state of the run to return. */
@@ -1342,6 +1469,90 @@ export interface Operations {
     query: {}
     body: { body?: never }
     answer: Record<string, any>
+  }
+  /** List dags with their versions. */
+  listDags: {
+    path: {}
+    query: {}
+    body: { body?: never }
+    answer: (DagSummary)[]
+  }
+  /** Return a dag's title, whether it is active, and its versions. */
+  describeDag: {
+    path: { id: string }
+    query: {}
+    body: { body?: never }
+    answer: DagSummary
+  }
+  /** Check a definition and store it as the next version. The same definition again stores nothing. */
+  putDag: {
+    path: { id: string }
+    query: {}
+    body: { body: DagBody }
+    answer: DagSummary
+  }
+  /** Check a definition without storing it, and return its warnings. */
+  checkDag: {
+    path: {}
+    query: {}
+    body: { body: DagBody }
+    answer: DagCheck
+  }
+  /** Return a definition. */
+  getDag: {
+    path: { id: string }
+    query: { version?: number | null; reveal?: boolean }
+    body: { body?: never }
+    answer: Dag
+  }
+  /** Return a dag as a graph: `nodes` and `edges`. */
+  getDagDiagram: {
+    path: { id: string }
+    query: { version?: number | null; reveal?: boolean }
+    body: { body?: never }
+    answer: Record<string, any>
+  }
+  /** Return what has changed from one version to another. */
+  compareDags: {
+    path: { id: string }
+    query: { old: number; new: number; reveal?: boolean }
+    body: { body?: never }
+    answer: DagComparison
+  }
+  /** Activate a dag that was deactivated. */
+  activateDag: {
+    path: { id: string }
+    query: {}
+    body: { body?: unknown }
+    answer: Done
+  }
+  /** Deactivate a dag: no more runs of it start, and its schedules are removed. */
+  deactivateDag: {
+    path: { id: string }
+    query: {}
+    body: { body?: unknown }
+    answer: Done
+  }
+  /** Start a run of a dag. */
+  startDag: {
+    path: { id: string }
+    query: {}
+    body: { body?: DagStartBody }
+    answer: Added
+  }
+  /** Return the definition that a run was started with. */
+  getDagOfRun: {
+    path: { run: string }
+    query: {}
+    body: { body?: never }
+    answer: DagOfRun
+  }
+  /** Run the failed nodes of a run again. Nodes that completed are not run again. */
+  retryDagRun: {
+    path: { run: string }
+    query: {}
+    body: { body?: DagRetryBody }
+    answer: RetriedNodes
   }
   /** List runs, newest first. */
   listRuns: {
@@ -1826,6 +2037,13 @@ export interface Operations {
     body: { body?: never }
     answer: Record<string, any>
   }
+  /** Return the name and the role of the caller, the namespace and the version of the server. */
+  getSession: {
+    path: {}
+    query: {}
+    body: { body?: never }
+    answer: Session
+  }
   /** List the workers that are alive. */
   listWorkers: {
     path: {}
@@ -1900,6 +2118,18 @@ export const OPERATIONS = {
   listFlows: ['GET', '/api/_flow'],
   getFlow: ['GET', '/api/_flow/{flow}'],
   getFlowDiagram: ['GET', '/api/_flow/{flow}/diagram'],
+  listDags: ['GET', '/api/_dags'],
+  describeDag: ['GET', '/api/_dags/{id}'],
+  putDag: ['PUT', '/api/_dags/{id}'],
+  checkDag: ['POST', '/api/_dags/check'],
+  getDag: ['GET', '/api/_dags/{id}/definition'],
+  getDagDiagram: ['GET', '/api/_dags/{id}/diagram'],
+  compareDags: ['GET', '/api/_dags/{id}/compare'],
+  activateDag: ['POST', '/api/_dags/{id}/activate'],
+  deactivateDag: ['POST', '/api/_dags/{id}/deactivate'],
+  startDag: ['POST', '/api/_dags/{id}/start'],
+  getDagOfRun: ['GET', '/api/_dags/runs/{run}/definition'],
+  retryDagRun: ['POST', '/api/_dags/runs/{run}/retry'],
   listRuns: ['GET', '/api/_run'],
   actOnRuns: ['POST', '/api/_run/bulk'],
   listFlowRuns: ['GET', '/api/_flow/{flow}/runs'],
@@ -1969,6 +2199,7 @@ export const OPERATIONS = {
   checkHealth: ['GET', '/health'],
   checkReady: ['GET', '/ready'],
   getRegistry: ['GET', '/api/_registry'],
+  getSession: ['GET', '/api/_session'],
   listWorkers: ['GET', '/api/_workers'],
   listSettings: ['GET', '/api/_settings'],
   listCommands: ['GET', '/api/_audit'],

@@ -4,7 +4,7 @@ import { ref } from 'vue'
 
 /** The present moment, once a second, for ages. */
 export const now = ref(Date.now())
-setInterval(() => document.hidden || (now.value = Date.now()), 1000)
+if (typeof document !== 'undefined') setInterval(() => document.hidden || (now.value = Date.now()), 1000)
 
 const UNITS: [number, string][] = [[86_400_000, 'd'], [3_600_000, 'h'], [60_000, 'm'], [1000, 's']]
 

@@ -262,8 +262,11 @@ CREATE OR REPLACE FUNCTION public.empty_schema(name text) RETURNS void LANGUAGE 
 DECLARE
   one regclass;
 BEGIN
+  -- Without triggers: one that runs after another table was emptied would leave rows there.
+  PERFORM set_config('session_replication_role', 'replica', true);
   FOR one IN SELECT c.oid FROM pg_class AS c
-    WHERE c.relnamespace = name::regnamespace AND c.relkind = 'r' AND c.relname <> 'schema_versions' LOOP
+    WHERE c.relnamespace = name::regnamespace AND c.relkind = 'r' AND c.relname <> 'schema_versions'
+    ORDER BY c.relname LOOP
     IF pg_relation_size(one) > 500000 THEN
       EXECUTE format('TRUNCATE %s', one);
     ELSIF pg_relation_size(one) > 0 THEN

@@ -1,9 +1,11 @@
-"""Write packages/client/src/rest/operations.ts from the OpenAPI document. A test compares the two."""
+"""Write packages/client/src/rest/operations.ts from the OpenAPI document; `--check` only compares, as a test does."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,10 @@ _PLAIN = {"string": "string", "integer": "number", "number": "number", "boolean"
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the file differs")
+    if parser.parse_args().check:
+        sys.exit(0 if FILE.read_text("utf-8") == build_module() else f"{FILE.name} differs; run {Path(__file__).name}")
     FILE.write_text(build_module(), encoding="utf-8")
     print(f"Wrote {FILE.name}.")
 

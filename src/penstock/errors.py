@@ -109,7 +109,7 @@ from .core.errors import (
 from .core.events import BadEmit, BadStream
 from .core.ids import BadId
 from .core.options import BadPriority
-from .flows.run_commands import RunClosed
+from .flows.run_commands import OtherKind, RunClosed
 from .messaging.pgboss.schema import PgBossSchema
 from .schedules.spec import BadSchedule
 
@@ -160,6 +160,7 @@ __all__ = [
     "NotInTransaction",
     "NotJSON",
     "NotOpen",
+    "OtherKind",
     "PayloadError",
     "PayloadTooDeep",
     "PayloadTooLarge",

@@ -6,6 +6,7 @@ The commands come from the parser, so a new command is covered automatically.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,8 +33,9 @@ WORDS = {
 }
 # Commands that open no store, and those that load no code.
 NO_STORE = {"init", "flows list", "flows show", "flows", "diagram", "registry", "settings", "bench", "completion"}
-NO_STORE |= {"outbox create", "outbox sql", "outbox list", "outbox retry"}
+NO_STORE |= {"dags check", "outbox create", "outbox sql", "outbox list", "outbox retry"}
 NO_CODE = {"init", "settings", "bench", "completion", "outbox create", "outbox sql", "outbox list", "outbox retry"}
+DAG_FILE = "order.dag.json"
 MORE = {  # required options
     "schedules add": ["--flow", "greet", "--every", "1m"],
     "dlq redrive": ["--all", "greet"],
@@ -73,12 +75,15 @@ def call_of(name: str) -> list[str]:
         for parameter in signature.parameters.values()
         if parameter.kind is parameter.POSITIONAL_ONLY and (parameter.default is parameter.empty)
     ]
-    return [*name.split(), *(WORDS.get(word, "some-id") for word in needed), *MORE.get(name, [])]
+    words = WORDS | {"file": DAG_FILE} if name.startswith("dags ") else WORDS
+    return [*name.split(), *(words.get(word, "some-id") for word in needed), *MORE.get(name, [])]
 
 
 @pytest.fixture
 def refused(penstock: Callable, project: Path) -> Callable[..., str]:
     (project / "runs.jsonl").write_text("")
+    nodes = [{"id": "pause", "type": "delay", "config": {"duration": "1s"}}]
+    (project / DAG_FILE).write_text(json.dumps({"id": "order", "nodes": nodes}))
 
     def call(*args: str) -> str:
         answer = penstock(*args)
@@ -216,7 +221,7 @@ def test_reading_creates_no_store(refused: Callable) -> None:
         "doctor",
         "import",
     }
-    creates_one |= {"check", "import pgboss", "outbox relay", "migrate"}
+    creates_one |= {"check", "dags register", "import pgboss", "outbox relay", "migrate"}
     for name in sorted(EVERY.keys() - creates_one):
         assert refused(*call_of(name)) in ("not_found", "unknown_run"), name
     assert not Path(".penstock").exists() or not list(Path(".penstock").iterdir())

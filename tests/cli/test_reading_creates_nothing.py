@@ -16,13 +16,14 @@ import postgres_server
 import redis_server
 
 STARTS_WORK = {"run", "start", "worker", "dev", "emit", "enqueue", "schedules add", "import", "import pgboss"}
-STARTS_WORK |= {"outbox relay", "migrate", "serve", "tokens add", "webhooks add"}
+STARTS_WORK |= {"dags register", "outbox relay", "migrate", "serve", "tokens add", "webhooks add"}
 CHANGES = {"fire", "state set", "state delete", "tokens revoke", "webhooks receive", "webhooks remove"}
 CHANGES |= {f"waits {verb}" for verb in ("resolve", "cancel", "token")}
 CHANGES |= {f"runs {verb}" for verb in ("pause", "resume", "cancel", "retry", "replay", "fork")}
 CHANGES |= {f"queues {verb}" for verb in ("pause", "resume", "drain")}
 CHANGES |= {f"jobs {verb}" for verb in ("cancel", "retry", "remove", "promote")}
 CHANGES |= {f"dlq {verb}" for verb in ("redrive", "discard")}
+CHANGES |= {f"dags {verb}" for verb in ("activate", "deactivate", "retry")}
 CHANGES |= {f"schedules {verb}" for verb in ("pause", "resume", "remove", "run-now")}
 READS = sorted(EVERY.keys() - NO_STORE - STARTS_WORK - CHANGES)
 NEED_A_STORE = sorted(EVERY.keys() - NO_STORE - STARTS_WORK)  # without one there is nothing to change either

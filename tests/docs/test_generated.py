@@ -46,6 +46,21 @@ def test_the_http_page_matches_the_openapi_document() -> None:
     assert written == load_tool("generate_http").build_page(), "run: python tools/generate_http.py"
 
 
+def test_the_operations_of_the_npm_package_match_the_openapi_document() -> None:
+    tool = load_tool("generate_client")
+    assert tool.FILE.read_text("utf-8") == tool.build_module(), "run: python tools/generate_client.py"
+
+
+def test_the_tool_of_the_npm_package_only_compares_with_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = load_tool("generate_client")
+    monkeypatch.setattr(tool, "FILE", tmp_path / "operations.ts")
+    tool.FILE.write_text("stale")
+    monkeypatch.setattr("sys.argv", ["generate_client.py", "--check"])
+    with pytest.raises(SystemExit, match=r"operations\.ts differs"):
+        tool.main()
+    assert tool.FILE.read_text() == "stale"
+
+
 def test_the_api_page_matches_the_docstrings() -> None:
     written = (DOCS / "reference" / "app.md").read_text("utf-8")
     assert written == reference.build_page(), "run: python tools/generate_reference.py"

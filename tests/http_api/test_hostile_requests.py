@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import secrets
 from urllib.parse import quote
 
 import httpx
+import msgspec
 import pytest
 from websockets.asyncio.client import connect
 
 from http_server import Serve
 from penstock import App, Context, flow
 from penstock.http import asgi_app
+from penstock.http.endpoints import Endpoint, Query
 from penstock.http.routes import ALL_ROUTES
 
 ENDPOINTS = [endpoint for routes in ALL_ROUTES for endpoint in routes.endpoints]
@@ -133,6 +136,27 @@ async def test_a_path_parameter_stays_one(serve: Serve, caplog: pytest.LogCaptur
                 assert answer.headers["content-type"] == "application/json"
                 assert "root:x:" not in answer.text
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+ODD_TEXTS = ["%00", "a%00b", "%ff", "%ed%a0%80", "a%0Ab"]
+
+
+def list_queries(endpoint: Endpoint) -> list[str]:
+    """Return the names of an endpoint's query parameters."""
+    found = endpoint.find(Query)
+    return [one.encode_name for one in msgspec.structs.fields(found[1])] if found is not None else []
+
+
+async def test_text_that_a_store_cannot_hold_is_refused(serve: Serve, url: str) -> None:
+    async with App(url, handlers=[approve]) as app, serve(app) as client:
+        await app.start(approve, key="x")
+        for endpoint in (one for one in ENDPOINTS if not one.is_stream):
+            paths = [fill(endpoint.path, value) for value in ODD_TEXTS if "{" in endpoint.path]
+            for names in itertools.product(list_queries(endpoint), ODD_TEXTS[:2]):
+                paths.append(f"{fill(endpoint.path, 'x')}?{'='.join(names)}")
+            for path in paths:
+                answer = await client.request(endpoint.method, client.base_url.copy_with(raw_path=path.encode()))
+                assert answer.status_code < 500, (endpoint.method, path, answer.text)
 
 
 async def test_headers_and_log_lines_cannot_be_injected(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,8 +28,8 @@ class Messages:
         self.last_id: str | None = None
 
     async def next(self) -> tuple[str, Any]:
-        """Return the name and the data of the next message."""
-        name, data, has_data = "message", "", False
+        """Return the name and the data of the next message. One that only moves the cursor has no data and is skipped."""
+        name, data = "message", ""
         async for line in self._lines:
             key, _, value = line.partition(": ")
             if key == "id":
@@ -37,9 +37,11 @@ class Messages:
             elif key == "event":
                 name = value
             elif key == "data":
-                data, has_data = data + value, True
-            elif line == "" and has_data:
-                return name, json.loads(data) if data else None
+                data += value
+            elif line == "" and data:
+                return name, json.loads(data)
+            elif line == "":
+                name = "message"
         raise EOFError
 
 
@@ -161,9 +163,7 @@ async def test_the_feed_with_filters(serve: Serve, url: str) -> None:
             messages = Messages(response)
             found = []
             while len(found) < 2:
-                name, data = await messages.next()
-                if name == "message":
-                    found.append(data)
+                found.append((await messages.next())[1])
         assert [(one["v"], one["stream"], one["event"], one["record"]["data"]["n"]) for one in found] == [
             (1, "nq:entity:e-0", "a.b", 0),
             (1, "nq:entity:e-0", "a.b", 2),
@@ -198,6 +198,7 @@ async def test_a_socket_has_many_subscriptions_and_commands(serve: Serve, url: s
 
             await send(op="subscribe", id="s1", stream=STREAM, after="")
             assert await receive() == {"op": "subscribed", "id": "s1"}
+            assert await receive() == {"op": "cursor", "id": "s1", "cursor": ""}
             first = [await receive() for _ in range(2)]
             assert [(one["v"], one["sub"], one["event"], one["record"]["data"]) for one in first] == [
                 (1, "s1", "thing.happened", {"n": 0}),
@@ -228,13 +229,17 @@ async def test_a_socket_sends_a_backlog_or_a_snapshot_first_and_filters(serve: S
         async with asyncio.timeout(20), connect(f"{address}/api/_events/ws") as socket:
 
             async def subscribe(count: int, **options: Any) -> list[dict[str, Any]]:
-                """Subscribe, and return so many messages and what came before the end of the subscription."""
+                """Subscribe, and return `count` messages and those before the end of the subscription, without cursors."""
                 await socket.send(json.dumps({"op": "subscribe", "id": "s", **options}))
                 assert json.loads(await socket.recv())["op"] == "subscribed"
-                found = [json.loads(await socket.recv()) for _ in range(count)]
-                await socket.send(json.dumps({"op": "unsubscribe", "id": "s"}))
-                while found[-1].get("op") != "unsubscribed":
-                    found.append(json.loads(await socket.recv()))
+                found: list[dict[str, Any]] = []
+                while not found or found[-1].get("op") != "unsubscribed":
+                    message = json.loads(await socket.recv())
+                    if message.get("op") == "cursor":
+                        continue
+                    found.append(message)
+                    if len(found) == count:
+                        await socket.send(json.dumps({"op": "unsubscribe", "id": "s"}))
                 return found[:-1]
 
             backlog = await subscribe(2, stream=STREAM, backfill=2)

@@ -367,7 +367,7 @@ async def test_a_stream_is_tailed_by_its_name(serve: Serve, url: str) -> None:
 
 async def find_data(lines: Any) -> str:
     async for line in lines:
-        if line.startswith("data:"):
+        if line.startswith("data: {"):
             return str(line)
     raise AssertionError("the stream ended")
 

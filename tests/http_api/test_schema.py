@@ -21,6 +21,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+import postgres_server
+import redis_server
 from http_server import serve_app
 from penstock import App, Context, flow, job
 from penstock.core.durations import to_ms
@@ -32,6 +34,7 @@ ENDPOINTS = {e.function.__name__: e for routes in ALL_ROUTES for e in routes.end
 OPERATIONS = sorted(name for name, endpoint in ENDPOINTS.items() if not endpoint.is_stream)
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = 4
+STORE_URLS = {"memory": lambda: ":memory:", "postgres": postgres_server.url, "redis": redis_server.url}
 pytestmark = pytest.mark.xdist_group("schema")  # one server for all of them
 WAITING = {name for name in OPERATIONS if name.startswith("wait_for_")}
 
@@ -109,12 +112,20 @@ class ServerThread:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerThread]:
-    server = ServerThread(":memory:")
-    server.start()
-    yield server
-    server.stop()
-    assert server.statuses[200] + server.statuses[201] > 50  # many requests are accepted
+def servers() -> Iterator[dict[str, ServerThread]]:
+    started: dict[str, ServerThread] = {}
+    yield started
+    for server in started.values():
+        server.stop()
+        assert server.statuses[200] + server.statuses[201] > 50  # many requests are accepted
+
+
+def serve(servers: dict[str, ServerThread], kind: str) -> ServerThread:
+    """Return the server of a store; the first test of the store starts it."""
+    if kind not in servers:
+        servers[kind] = ServerThread(STORE_URLS[kind]())
+        servers[kind].start()
+    return servers[kind]
 
 
 def has_invalid_requests(name: str) -> bool:
@@ -123,16 +134,21 @@ def has_invalid_requests(name: str) -> bool:
     return bool(len(operation.query) or len(operation.body))
 
 
+# Invalid requests are refused before a store is asked: one store is enough for them.
 CASES = [
-    pytest.param(name, mode, id=f"{name}-{mode.value}")
+    pytest.param(kind, name, mode, id=f"{kind}-{name}-{mode.value}")
+    for kind in STORE_URLS
     for name in OPERATIONS
-    for mode in GenerationMode
+    for mode in (GenerationMode if kind == "memory" else (GenerationMode.POSITIVE,))
     if mode is GenerationMode.POSITIVE or has_invalid_requests(name)
 ]
 
 
-@pytest.mark.parametrize(("name", "mode"), CASES)
-def test_every_operation_answers_as_described(server: ServerThread, name: str, mode: GenerationMode) -> None:
+@pytest.mark.parametrize(("kind", "name", "mode"), CASES)
+def test_every_operation_answers_as_described(
+    servers: dict[str, ServerThread], kind: str, name: str, mode: GenerationMode
+) -> None:
+    server = serve(servers, kind)
     operation = SCHEMA.find_operation_by_id(name)
     count = 0
 

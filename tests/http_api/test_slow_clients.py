@@ -73,7 +73,7 @@ async def test_a_client_that_does_not_read_is_disconnected_with_a_reason(
         cursor = seen[whole - 2]
         async with client.stream("GET", PATH, headers={"last-event-id": cursor}) as response:
             async for line in response.aiter_lines():
-                if line.startswith("data: "):
+                if line.startswith("data: {"):
                     assert json.loads(line[6:])["data"]["n"] == int(cursor.partition("-")[2])
                     break
 

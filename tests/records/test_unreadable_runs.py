@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from damage import JUNK, Damage
-from penstock import Context, flow, step
+from penstock import ChildFailure, Context, flow, step
 from penstock.core.errors import UnreadableRecord
 from penstock.ports.store import Retention
 from penstock.testing.until import until
@@ -32,6 +32,18 @@ async def ship(input: Any) -> str:
 async def patient(input: Any, ctx: Context) -> str:
     event = await ctx.wait.event("go", timeout="1h")
     return str(event.data)
+
+
+@flow("parent")
+async def parent(input: Any, ctx: Context) -> Any:
+    found = await ctx.call("patient", input, on_failure="return")
+    return [found.status, found.code] if isinstance(found, ChildFailure) else found
+
+
+@flow("parent-of-many")
+async def parent_of_many(input: Any, ctx: Context) -> Any:
+    found = await ctx.call_many("patient", [1, 2], on_failure="return")
+    return [one.status if isinstance(one, ChildFailure) else one for one in found]
 
 
 @pytest.fixture
@@ -187,3 +199,53 @@ async def test_its_errors_are_logged_once(
             await one.wait_for_step(run, "order", "failed")
             await until(lambda: caplog.records, TEST_TIMEOUT_S)
     assert [record.getMessage().startswith("step order of run") for record in caplog.records] == [True]
+
+
+async def _waiting_children(one: Any, run: str, count: int) -> list[str]:
+    await until(lambda: _has_waiting(one, run, count), TEST_TIMEOUT_S)
+    return sorted(row.id for row in await one.runs.children(run))
+
+
+async def _has_waiting(one: Any, run: str, count: int) -> bool:
+    rows = await one.runs.children(run)
+    jobs = [await one.store.job(f"{row.id}.patient.1") for row in rows]
+    return len(jobs) == count and all(job is not None and job.state.value == "delayed" for job in jobs)
+
+
+async def test_a_cancelled_child_ends_the_wait_of_its_parent(app: Callable[..., Any], damage: Damage) -> None:
+    async with app(parent, patient) as one, one.workers.background():
+        run = await one.start("parent", 1)
+        (child,) = await _waiting_children(one, run, 1)
+        damage.run(child, b"junk")
+        assert await one.runs.cancel(child, "its record is damaged") is True
+        assert await one.result(run, timeout=TEST_TIMEOUT_S) == ["cancelled", None]
+
+
+async def test_one_of_many_children_ends_alone(app: Callable[..., Any], damage: Damage) -> None:
+    async with app(parent_of_many, patient) as one, one.workers.background():
+        run = await one.start("parent-of-many", 1)
+        children = await _waiting_children(one, run, 2)
+        damage.run(children[0], b"junk")
+        assert await one.runs.cancel(children[0]) is True
+        await one.emit("go", 7)
+        assert await one.result(run, timeout=TEST_TIMEOUT_S) == ["cancelled", "7"]
+
+
+async def test_a_child_that_ended_and_was_damaged_counts_as_failed(app: Callable[..., Any], damage: Damage) -> None:
+    async with app(parent, patient) as one:
+        run = await one.start("parent", 1)
+        async with one.workers.background():
+            (child,) = await _waiting_children(one, run, 1)
+        assert await one.runs.cancel(child) is True  # no worker: the parent does not know of it yet
+        damage.run(child, b"junk")
+        async with one.workers.background():
+            assert await one.result(run, timeout=TEST_TIMEOUT_S) == ["cancelled", "unreadable_record"]
+
+
+async def test_the_children_of_a_cancelled_one_are_cancelled_too(app: Callable[..., Any], damage: Damage) -> None:
+    async with app(parent, patient) as one, one.workers.background():
+        run = await one.start("parent", 1)
+        (child,) = await _waiting_children(one, run, 1)
+        damage.run(run, b"junk")
+        assert await one.runs.cancel(run) is True
+        assert await one.wait_for_end(child) == "cancelled"

@@ -24,8 +24,8 @@ class SharedRunner:
     async def run(self, task: Task, channel: Channel) -> Any:
         return await self.inner.run(task, channel)
 
-    async def evaluate(self, file: str, path: Sequence[str | int], values: Sequence[Any]) -> Any:
-        return await self.inner.evaluate(file, path, values)
+    async def evaluate(self, file: str, version: str, path: Sequence[str | int], values: Sequence[Any]) -> Any:
+        return await self.inner.evaluate(file, version, path, values)
 
     async def close(self) -> None:
         pass

@@ -140,7 +140,7 @@ from penstock import App
 async def main():
     async with App("sqlite://:memory:", sys.argv[1], node=sys.argv[2]) as app:
         task = asyncio.create_task(app.workers.run())
-        await app.start("block")
+        await app.start(sys.argv[3])
         await asyncio.sleep(3600)
 asyncio.run(main())
 """
@@ -159,7 +159,32 @@ async def test_no_host_outlives_a_killed_worker(folder: Files, tmp_path: Path) -
         }}
     """
     files = folder(block_mjs=block)
-    parent = subprocess.Popen([sys.executable, "-c", CHILD, str(files), node()], cwd=tmp_path)
+    parent = subprocess.Popen([sys.executable, "-c", CHILD, str(files), node(), "block"], cwd=tmp_path)
+    try:
+        await until(lambda: seen.exists() and seen.read_text() != "", 60)
+        pid = int(seen.read_text())
+        assert _is_alive(pid)
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    await until(lambda: not _is_alive(pid), 20)
+
+
+async def test_nothing_that_a_handler_started_outlives_a_killed_worker(folder: Files, tmp_path: Path) -> None:
+    """The host sees that its worker is gone; what its handlers have started does not."""
+    seen = tmp_path / "pid"
+    fork = f"""
+        import fs from 'node:fs'
+        import {{ spawn }} from 'node:child_process'
+        export const config = {{ flow: {{ id: 'fork', role: 'main', step: 'fork' }} }}
+        export default async function () {{
+          const started = spawn('sleep', ['600'])
+          fs.writeFileSync({str(seen)!r}, String(started.pid))
+          await new Promise(() => {{}})
+        }}
+    """
+    files = folder(fork_mjs=fork)
+    parent = subprocess.Popen([sys.executable, "-c", CHILD, str(files), node(), "fork"], cwd=tmp_path)
     try:
         await until(lambda: seen.exists() and seen.read_text() != "", 60)
         pid = int(seen.read_text())

@@ -96,6 +96,21 @@ async def test_imports_of_the_project(tmp_path: Path, shared: SharedRunner) -> N
         assert {"all.ts", "a.ts", "index.ts", "c.ts", "d.ts", "kind.ts"} <= names
 
 
+async def test_the_npm_package_of_the_project_comes_first(tmp_path: Path, shared: SharedRunner) -> None:
+    """It has more than the host's module: the reducers and the client."""
+    folder = write(
+        tmp_path,
+        workers__own_ts="import { createClient, Permanent } from 'penstock'\nexport default async (input) => { if (!input) throw new Permanent('no'); return createClient() }\n",
+        node_modules__penstock__package_json='{ "name": "penstock", "type": "module", "exports": "./index.js" }\n',
+        node_modules__penstock__index_js="export const createClient = () => 'client'\nexport class Permanent extends Error { name = 'Permanent' }\n",
+    )  # fmt: skip
+    async with TestApp(dir=folder) as app:
+        assert app.registry.problems == ()
+        assert await app.run_job("own", 1) == "client"
+        with pytest.raises(Exception, match="no"):
+            await app.run_job("own", 0)
+
+
 async def test_errors_point_at_the_source(tmp_path: Path, shared: SharedRunner) -> None:
     """Also in a file whose code was generated, because it has an enum."""
     text = "enum Kind { One }\n\ninterface Input { id: number }\n\nexport default async (input: Input) => {\n  const kind: Kind = Kind.One\n  throw new RangeError(`bad ${kind}`)\n}\n"  # fmt: skip
@@ -225,3 +240,64 @@ async def test_a_check_replays_typescript_handlers(tmp_path: Path, shared: Share
         report = await app.runs.preflight()
         assert report.broken
         assert {problem.call for problem in report.problems} >= {"bill#1"}
+
+
+async def test_a_reload_reaches_files_that_share_what_changed(tmp_path: Path) -> None:
+    """Node imports a file once: a host that has the old one cannot run a file that imports the new one."""
+    user = "import { v } from './_lib.mjs'\nexport default async () => v\n"
+    folder = write(
+        tmp_path, workers___lib_mjs="export const v = 'old'\n", workers__a_mjs=user, workers__b_mjs=user
+    )  # fmt: skip
+    async with TestApp(dir=folder, node=node()) as app:
+        assert await app.run_job("a") == "old"
+        (folder / "_lib.mjs").write_text("export const v = 'new'\n")
+        assert app.reload().problems == ()
+        assert [await app.run_job("b"), await app.run_job("a")] == ["new", "new"]
+
+
+async def test_a_reload_reaches_the_functions_of_a_config(tmp_path: Path) -> None:
+    """The host has loaded the second file for its `when` only."""
+    second = "export const config = {{ flow: {{ id: 'main', step: 'next', subscriptions: [{{ kind: 'a.b', when: (e) => e.data.n > {} }}] }} }}\nexport default async () => '{}'\n"  # fmt: skip
+    folder = write(
+        tmp_path,
+        workers__main_mjs="export const config = { flow: { id: 'main', role: 'main', emits: ['a.b'] } }\nexport default async (i, ctx) => ctx.emit('a.b', i)\n",
+        workers__next_mjs=second.format(5, "old"),
+    )  # fmt: skip
+    async with TestApp(dir=folder, node=node()) as app:
+        assert list((await app.run_flow("main", {"n": 1})).steps) == ["main"]
+        (folder / "next.mjs").write_text(second.format(0, "new"))
+        assert app.reload().problems == ()
+        run = await app.run_flow("main", {"n": 1})
+        assert await app.step_result(run.id, "next") == "new"
+
+
+@pytest.mark.parametrize("body", ["new Promise(() => {})", "{ for (;;) {} }"], ids=["pending", "blocking"])
+async def test_a_when_that_never_returns_fails_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    """The host goes on, or is replaced if the function blocks it."""
+    monkeypatch.setattr("penstock.runners.node.host_process.EVALUATE_TIMEOUT_S", 0.3)
+    folder = write(
+        tmp_path,
+        workers__main_mjs="export const config = { flow: { id: 'main', role: 'main', emits: ['a.b'] } }\nexport default async (i, ctx) => ctx.emit('a.b', i)\n",
+        workers__next_mjs=f"export const config = {{ flow: {{ id: 'main', step: 'next', subscriptions: [{{ kind: 'a.b', when: () => {body} }}] }} }}\n" + JOB.format(1),
+        workers__other_mjs="export const config = { retry: { attempts: 3 } }\n" + JOB.format("'other'"),
+    )  # fmt: skip
+    async with TestApp(dir=folder, node=node()) as app:
+        run = await app.run_flow("main")
+        (failed,) = [e for e in await app.events.read_all(f"nq:flow:{run.id}") if e.kind == "step.failed"]
+        assert (run.status, failed.data["code"]) == ("failed", "subscription_failed")
+        assert "subscriptions.0.when" in failed.data["error"]
+        assert "did not return within" in failed.data["error"]
+        assert await app.run_job("other") == "other"
+
+
+async def test_a_check_leaves_the_hosts_of_the_worker_alone(tmp_path: Path) -> None:
+    text = "export const config = { flow: { id: 'waits', role: 'main' } }\nexport default async (i, ctx) => { await ctx.await.time('1h'); return process.pid }\n"  # fmt: skip
+    folder = write(tmp_path, workers__waits_mjs=text, workers__pid_mjs=JOB.format("process.pid"))
+    async with TestApp(dir=folder, node=node()) as app:
+        pid = await app.run_job("pid")
+        await app.start("waits")
+        await app.settle()
+        assert (await app.runs.preflight()).problems == []
+        assert await app.run_job("pid") == pid

@@ -130,6 +130,35 @@ describe.each(['ws', 'sse'] as const)('a queue stream by %s', (transport) => {
   })
 })
 
+it('continues after the cursor when the server is back: nothing twice, nothing missing', async () => {
+  const own = await new Server().start()
+  try {
+    const known = createClient({ url: own.url })
+    const { id } = await known.startRun({ flow: 'order', body: { input: { id: 'r' } } })
+    const followed = (['ws', 'sse'] as const).map((transport) => {
+      const stream = createEventStream({ client: known, transport, maxDelayMs: 100 })
+      const seen: EventMessage[] = []
+      const subscription = stream.subscribe({ run: id!, backfill: 1000 }, (message) => void seen.push(message))
+      const has = (kind: string) => seen.some(({ event }) => event.kind === kind)
+      return { stream, seen, subscription, has }
+    })
+    await until(() => followed.every((one) => one.has('step.await.event')))
+    await own.stop('SIGKILL')
+    await until(() => followed.every((one) => one.stream.status === 'reconnecting'))
+    await own.start()
+    await known.emitEvent({ body: { kind: 'order.confirmed', data: { to: 'Ada' }, run: id! } })
+    await until(() => followed.every((one) => one.has('flow.completed')))
+    const stored = await known.readStream({ type: 'flow', id: id!, query: { limit: 1000 } })
+    for (const { stream, seen, subscription } of followed) {
+      expect(seen.map(({ event }) => event.id)).toEqual(stored.items.map((event) => event.id))
+      expect(subscription.cursor).toBe(seen.at(-1)!.event.id)
+      stream.close()
+    }
+  } finally {
+    await own.remove()
+  }
+})
+
 it('falls back to server-sent events where no WebSocket gets through', async () => {
   const run = await start()
   const stream = createEventStream({ client, WebSocket: BlockedSocket })

@@ -14,7 +14,7 @@ interface Vector {
   states: { after: number; state: object }[]
 }
 
-const FOLDER = process.env.PENSTOCK_VECTORS ?? join(import.meta.dirname, '../../../tests/vectors')
+const FOLDER = process.env.VECTOR_FOLDER ?? join(import.meta.dirname, '../../../tests/vectors')
 const LISTS = new Set(['steps', 'state', 'emitted', 'logs', 'partials', 'calls', 'alsoAwaits', 'unreadableEvents', 'frames'])
 const REDUCERS: Record<string, (events: EventRecord[], job?: string) => object> = {
   flow: reduceFlowState,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..core.argument_checks import check_arguments, check_optional_text, check_tags, resolve_due
+from ..core.argument_checks import check_arguments, check_count, check_optional_text, check_tags, resolve_due
 from ..core.durations import Duration
 from ..core.errors import DagInvalid
 from ..core.ids import check_id, uuid7
@@ -104,8 +104,8 @@ class Dags:
             old: The first version.
             new: The second version.
         """
-        before = {node.id: node for node in (await self._version(id, old)).nodes}
-        after = {node.id: node for node in (await self._version(id, new)).nodes}
+        before = {node.id: node for node in (await self._version(id, check_count(old, "old"))).nodes}
+        after = {node.id: node for node in (await self._version(id, check_count(new, "new"))).nodes}
         changed = {}
         for node in after:
             if node in before and before[node] != after[node]:

@@ -15,8 +15,6 @@ from ..flows.run_record import OPEN as OPEN_RUNS
 from ..ports.runner import Runner
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim, JobState
-from ..runners.by_name import RunnersByName
-from ..runners.inprocess import InProcessRunner
 from ..worker.engines import PreflightProblem
 from ..worker.replay_check import ADDED
 from .arguments import check_list
@@ -86,7 +84,7 @@ class Checker:
 @asynccontextmanager
 async def open_checker(app: App) -> AsyncIterator[Checker]:
     """Yield a checker that uses the code of an open App."""
-    runner = RunnersByName(InProcessRunner(1), {"node": app._node.make_runner})
+    runner = app.workers._open_checking_runners(app._node.make_own_runner)
     try:
         yield Checker(app, runner)
     finally:

@@ -199,6 +199,10 @@ class Workers:
                 self._ended.set()
                 await runner.close()
 
+    def _open_checking_runners(self, node: Callable[[], Runner]) -> RunnersByName:
+        """Return runners that replay handlers beside the worker's own; the caller closes them."""
+        return RunnersByName(self._make_runner(1), {**self._runner_factories, "node": node})
+
     def _open_runners(self, threads: int) -> RunnersByName:
         return RunnersByName(self._make_runner(threads), self._runner_factories)
 

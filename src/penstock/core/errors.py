@@ -11,10 +11,10 @@
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt · BrokenQueue ·
     │                            NamespaceMismatch
     ├── UnreadableRecord
-    ├── HandlerError             Permanent · ExpressionError · NodeFailed · Retry · RateLimited · UndeclaredEvent ·
-    │   │                        AttemptTimeout · WorkerLost · StaleAttempt · ContextClosed · AwaitTimeout ·
-    │   │                        CallFailed · VersionMismatch · ChildFailed · ChildCancelled · ChildrenPending ·
-    │   │                        DepthLimit · RunnerLost · WaitCancelled
+    ├── HandlerError             Permanent · AddressRefused · ExpressionError · NodeFailed · Retry · RateLimited ·
+    │   │                        UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt · ContextClosed ·
+    │   │                        AwaitTimeout · CallFailed · VersionMismatch · ChildFailed · ChildCancelled ·
+    │   │                        ChildrenPending · DepthLimit · RunnerLost · WaitCancelled
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
     │                            HistoryLimit
     ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature

@@ -18,7 +18,7 @@ from ..core.near_match import did_you_mean
 from ..core.options import check_priority
 from ..core.payload import parse_json, to_plain
 from ..core.retry import RetryOption, RetryPolicy
-from ..core.text import shorten
+from ..core.text import MAX_SHOWN_CHARS, shorten
 from .expressions import Template
 
 MAX_NODES = 20_000
@@ -197,11 +197,13 @@ class _Reader:
     def _fields(self, data: Mapping[Any, Any], known: Mapping[str, str], path: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in data.items():
-            where = f"{path}.{key}" if path else str(key)
+            shown = key if isinstance(key, str) and key.isidentifier() and len(key) <= MAX_SHOWN_CHARS else shorten(key)
+            where = f"{path}.{shown}" if path else shown
             if key in _ABSENT:
                 self.problems.append(f"{where}: {_ABSENT[key]}")
             elif key not in known:
-                hint = did_you_mean(key, known) or f"known fields: {', '.join(sorted(set(known.values())))}"
+                names = sorted(name for name in set(known.values()) if not name.endswith("Ms"))
+                hint = did_you_mean(key, known) or f"known fields: {', '.join(names)}"
                 self.problems.append(f"{where}: unknown field; {hint}")
             else:
                 found[known[key]] = value

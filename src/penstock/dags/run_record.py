@@ -163,4 +163,13 @@ def decode(data: bytes, run: str | None = None) -> DagRecord:
 def replace_record(row: RunRow) -> DagRecord:
     """Build a record for a run whose own cannot be read, from its row: enough to cancel the run."""
     status = row.status if row.status in CLOSED else CANCELLED
-    return DagRecord(row.flow, 0, row.id, row.created, status=status if row.closed else RUNNING)
+    # It may have called other runs: a needless look for them does no harm.
+    return DagRecord(
+        row.flow,
+        0,
+        row.id,
+        row.created,
+        status=status if row.closed else RUNNING,
+        parent=row.link,
+        has_called=True,
+    )

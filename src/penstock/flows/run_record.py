@@ -200,4 +200,12 @@ def decode(data: bytes, run: str | None = None) -> RunRecord:
 def replace_record(row: RunRow) -> RunRecord:
     """Build a record for a run whose own cannot be read, from its row: enough to cancel the run."""
     status = row.status if row.status in CLOSED else CANCELLED
-    return RunRecord(row.flow, row.id, row.created, status=status if row.closed else RUNNING)
+    # It may have called other runs: a needless look for them does no harm.
+    return RunRecord(
+        row.flow,
+        row.id,
+        row.created,
+        status=status if row.closed else RUNNING,
+        parent=row.link,
+        has_called=True,
+    )

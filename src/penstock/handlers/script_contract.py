@@ -30,7 +30,7 @@ def read_script(
         return None
     if found.queue is not None and not isinstance(found.queue, str):
         raise DefinitionError(f"queue must be a string, got {found.queue!r}", where=found.file)
-    config = _Reader(found.file, evaluate).read(found.config, ())
+    config = _Reader(found.file, found.version, evaluate).read(found.config, ())
     definition = read_module(_make_stand_in(found.file), found.queue, config, name, found.file)
     if isinstance(definition, FlowDefinition):
         return replace(definition, entry=replace(definition.entry, handler=_in_node(definition.entry.handler, found)))
@@ -54,8 +54,9 @@ def _make_stand_in(file: str) -> Callable[..., Any]:
 class _Reader:
     """Turns the markers of a description into functions and schemas."""
 
-    def __init__(self, file: str, evaluate: Evaluate) -> None:
+    def __init__(self, file: str, version: str, evaluate: Evaluate) -> None:
         self._file = file
+        self._version = version
         self._evaluate = evaluate
 
     def read(self, value: Any, path: tuple[str | int, ...]) -> Any:
@@ -79,7 +80,7 @@ class _Reader:
                 code="script_function",
                 where=self._file,
             )
-        return ScriptFunction(self._file, path, self._evaluate)
+        return ScriptFunction(self._file, self._version, path, self._evaluate)
 
 
 def _may_be_function(path: Sequence[str | int]) -> bool:

@@ -25,10 +25,12 @@ from ..app.app import App
 from ..app.tokens import OPERATOR, VIEWER, Caller, Role
 from ..core.api_errors import ApiError, UnsupportedMediaType
 from ..core.payload import parse_json
+from ..core.text import check_text
 from .services import Services
 
 Function = Callable[..., Awaitable[Any]]
 Part = TypeVar("Part", bound=msgspec.Struct)
+MAX_QUERY_CHARS = 100_000  # of one parameter; `where` is JSON
 _PATH_PART = re.compile(r"{(\w+)(?::\w+)?}")
 
 
@@ -187,7 +189,7 @@ def _choose_read(name: str, kind: Any) -> Read:
         return lambda _app, call, _path: decode_query(call.query, kind)
     if inspect.isclass(kind) and issubclass(kind, Body):
         return lambda _app, call, _path: decode_body(call, kind)
-    return lambda _app, _call, path: path[name]
+    return lambda _app, _call, path: check_text(path[name], f"{name} in the path")
 
 
 @cache
@@ -218,6 +220,8 @@ def decode_query(query: QueryParams, kind: type[Query]) -> Query:
         found = query.getlist(key)
         if key not in lists and len(found) > 1:
             raise ApiError(f"the query parameter {key!r} appears {len(found)} times; pass it once")
+        for text in found:
+            check_text(text, f"the query parameter {key!r}", MAX_QUERY_CHARS)
         values[key] = found if key in lists else found[0]
         if key in flags and found[0] == "":
             values[key] = True  # `?dryRun` without a value

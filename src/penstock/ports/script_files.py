@@ -41,21 +41,22 @@ class ScriptDescription(msgspec.Struct, frozen=True, rename="camel"):
 DescribeScripts = Callable[[Sequence[Path]], Sequence[ScriptDescription]]
 """Reads what worker files define. It starts another program only for files that changed."""
 
-Evaluate = Callable[[str, Sequence[str | int], Sequence[Any]], Awaitable[Any]]
-"""Calls the function at a path of a file's config with values."""
+Evaluate = Callable[[str, str, Sequence[str | int], Sequence[Any]], Awaitable[Any]]
+"""Calls the function at a path of the config of a file, in a version of it, with values."""
 
 
 class ScriptFunction:
     """A function in the config of a worker file in another language. Its calls must be awaited, in a worker."""
 
-    def __init__(self, file: str, path: Sequence[str | int], evaluate: Evaluate) -> None:
+    def __init__(self, file: str, version: str, path: Sequence[str | int], evaluate: Evaluate) -> None:
         self.file = file
+        self.version = version
         self.path = tuple(path)
         self.__qualname__ = self.__name__ = ".".join(map(str, self.path))
         self._evaluate = evaluate
 
     def __call__(self, *values: Any) -> Awaitable[Any]:
-        return self._evaluate(self.file, self.path, [_to_plain(value) for value in values])
+        return self._evaluate(self.file, self.version, self.path, [_to_plain(value) for value in values])
 
 
 def _to_plain(value: Any) -> Any:

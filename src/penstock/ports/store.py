@@ -12,7 +12,7 @@ import msgspec
 from ..core.clock import Clock
 from ..core.events import Event
 from .monitoring import ErrorGroups, Presence, QueueRates
-from .unit import FLOW, Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
+from .unit import FLOW, Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, RunParent, Unit
 
 
 class StoreProfile(msgspec.Struct, frozen=True):
@@ -182,6 +182,13 @@ class RunRow(msgspec.Struct, frozen=True):
     root: str | None = None
     depth: int = 0
     call: str | None = None
+
+    @property
+    def link(self) -> RunParent | None:
+        """The run that started it, as its record has it too."""
+        if self.parent is None:
+            return None
+        return RunParent(self.parent, self.root or self.parent, self.depth, self.call)
 
 
 class Runs(Protocol):

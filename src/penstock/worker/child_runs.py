@@ -15,7 +15,7 @@ import msgspec
 from ..commit.command_sink import DirectSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.errors import RunError
+from ..core.errors import RunError, UnreadableRecord
 from ..core.ids import digest
 from ..core.payload import NULL
 from ..durable.child_runs import STARTED, ChildOutcome, child_ended_job
@@ -207,7 +207,12 @@ class ChildRuns:
         ]
 
     def _outcome(self, row: RunRow) -> ChildOutcome:
-        ended = self._engines().of_run(row).outcome(row.record)
+        try:
+            ended = self._engines().of_run(row).outcome(row.record)
+        except UnreadableRecord as problem:
+            status = "failed" if row.status == "completed" else row.status
+            text = f"it is {row.status}, but its record cannot be read, and its result with it"
+            return ChildOutcome(row.id, row.flow, status, error=text, code=problem.code)
         if row.status == "completed":
             if ended.result is None:
                 text = "its results exceed 64 KB in total; let it return less"

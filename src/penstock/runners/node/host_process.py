@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,6 +28,7 @@ from ...ports.frames import (
     Suspend,
     WorkerFrame,
 )
+from ..guard import Guard
 from ..remote import to_exception
 from .describe import HOST, NODE_FLAGS
 from .program import Node
@@ -37,6 +38,7 @@ log = logging.getLogger("penstock.node")
 START_TIMEOUT_S = 30.0
 RELEASE_TIMEOUT_S = 1.0  # how long a blocked host has to let an attempt go
 EXIT_TIMEOUT_S = 2.0
+EVALUATE_TIMEOUT_S = 10.0  # of a function in a config
 
 
 class Released(Frame, frozen=True, tag="released"):
@@ -67,7 +69,7 @@ class HostConnection:
 
     def __init__(self, host: HostProcess, number: int) -> None:
         self._host = host
-        self._number = number
+        self.number = number
         self._frames: deque[HandlerFrame] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self._end: Exception | None = None
@@ -75,8 +77,8 @@ class HostConnection:
 
     def send(self, frame: WorkerFrame) -> None:
         if isinstance(frame, Cancel | Suspend):
-            self._host.release(self._number, is_stopped=isinstance(frame, Cancel))
-        self._host.send(self._number, frame)
+            self._host.release(self.number, is_stopped=isinstance(frame, Cancel))
+        self._host.send(self.number, frame)
 
     async def receive(self) -> HandlerFrame | None:
         while not self._frames:
@@ -105,7 +107,7 @@ class HostConnection:
 class HostProcess(asyncio.Protocol):
     """A Node process. It ends when its socket closes, and kills itself when this process is gone."""
 
-    def __init__(self, node: Node, memory_mb: int | None = None) -> None:
+    def __init__(self, node: Node, memory_mb: int | None, guard: Guard) -> None:
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._connections: dict[int, HostConnection] = {}
@@ -117,16 +119,27 @@ class HostProcess(asyncio.Protocol):
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self.is_lost = False
         self.is_retiring = False
-        self.versions: dict[str, str] = {}  # of the files that it has loaded
+        self.versions: dict[str, str] = {}  # of the worker files that it has loaded
+        self.loaded: dict[str, str] = {}  # hashes of those files and of what they import
+        self._guard = guard
         mine, its = socket.socketpair()
         flags = [*NODE_FLAGS, *([f"--max-old-space-size={memory_mb}"] if memory_mb else [])]
         options = json.dumps({"stripper": node.stripper})
         command = [node.path, *flags, str(HOST), "serve", str(its.fileno()), options]
         with its:
             self._process = subprocess.Popen(  # noqa: S603
-                command, pass_fds=(its.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                pass_fds=(its.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env={name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")},
+                start_new_session=True,
             )
+        guard.add(self.pid)
         self._socket = mine
+
+    def can_load(self, sources: Mapping[str, str]) -> bool:
+        """Return whether none of these files is loaded in another version: Node imports a file once."""
+        return all(self.loaded.get(file, seen) == seen for file, seen in sources.items())
 
     @property
     def pid(self) -> int:
@@ -160,7 +173,10 @@ class HostProcess(asyncio.Protocol):
 
     def close_connection(self, connection: HostConnection) -> None:
         """Forget a connection after its task ended."""
-        self._connections.pop(connection._number, None)
+        self._connections.pop(connection.number, None)
+        self._end_if_retired()
+
+    def _end_if_retired(self) -> None:
         if self.is_retiring and self.is_idle:
             self.kill()
 
@@ -172,9 +188,20 @@ class HostProcess(asyncio.Protocol):
             if self.is_lost:
                 raise RunnerLost("the Node process has ended")
             self.send(number, Evaluate(file, list(path), list(values)))
-            return await answer
+            async with asyncio.timeout(EVALUATE_TIMEOUT_S) as limit:
+                return await answer
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self._expect_release(number)
+            self.send(number, Cancel("timeout"))
+            raise TimeoutError(
+                f"config.{'.'.join(map(str, path))} of {file} did not return within {EVALUATE_TIMEOUT_S:g} s; it must "
+                "decide from its arguments and wait for nothing"
+            ) from None
         finally:
             self._evaluations.pop(number, None)
+            self._end_if_retired()
 
     def send(self, number: int, frame: WorkerFrame | Evaluate) -> None:
         # A raw payload may have line breaks between its values; inside its strings they are escaped.
@@ -192,7 +219,11 @@ class HostProcess(asyncio.Protocol):
 
     def release(self, number: int, is_stopped: bool) -> None:
         """Expect that the host lets an attempt go. One that does not is blocked by a handler: it is killed."""
-        if is_stopped and number in self._connections and not self.is_lost and number not in self._releases:
+        if is_stopped and number in self._connections:
+            self._expect_release(number)
+
+    def _expect_release(self, number: int) -> None:
+        if not self.is_lost and number not in self._releases:
             self._releases[number] = self._loop.call_later(RELEASE_TIMEOUT_S, self._kill_blocked)
 
     def _kill_blocked(self) -> None:
@@ -222,7 +253,12 @@ class HostProcess(asyncio.Protocol):
     async def close(self) -> None:
         """End the process and wait until it is gone."""
         self.kill()
-        await asyncio.to_thread(self._process.wait, EXIT_TIMEOUT_S)
+        await asyncio.to_thread(self._reap, EXIT_TIMEOUT_S)
+
+    def _reap(self, timeout: float | None = None) -> None:
+        """Wait for the end of the process: no zombie stays, and then its id may be used again."""
+        self._process.wait(timeout)
+        self._guard.remove(self.pid)
 
     # asyncio.Protocol
 
@@ -253,7 +289,7 @@ class HostProcess(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self.kill()
-        self._loop.run_in_executor(None, self._process.wait)  # no zombie
+        self._loop.run_in_executor(None, self._reap)
 
     def _refuse(self, problem: Exception) -> None:
         self._lose(problem)

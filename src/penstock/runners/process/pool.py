@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import subprocess
-import sys
-import tempfile
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
 from ...core.errors import RunnerLost
-from . import guard
+from ..guard import Guard
 from .child import START_TIMEOUT_S, Child
 from .options import ProcessOptions
 
@@ -23,37 +19,6 @@ FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 30.0
 CHECK_INTERVAL_S = 1.0  # of memory
 PING_INTERVAL_S = 5.0
 SILENCE_S = 30.0  # an idle child that does not answer for so long is killed
-
-
-class Guard:
-    """The process that kills the children if the worker is killed; and the folder of their temporary files."""
-
-    def __init__(self) -> None:
-        self.folder = tempfile.mkdtemp(prefix="penstock-")
-        self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-I", "-S", os.fspath(guard.__file__), self.folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def add(self, pid: int) -> None:
-        self._write(f"+{pid}\n")
-
-    def remove(self, pid: int) -> None:
-        self._write(f"-{pid}\n")
-
-    def _write(self, line: str) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it was killed: the system still kills the children themselves
-            os.write(self._process.stdin.fileno(), line.encode())
-
-    def close(self) -> None:
-        """Let it end: it removes the folder."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
 
 
 class Pool:

@@ -20,10 +20,10 @@ export function initialize(data) {
 
 export async function resolve(specifier, context, next) {
   if (OURS.has(specifier)) {
-    if (specifier === '#imports') {
+    if (specifier === '#imports' || specifier === 'penstock') {
       try {
         return await next(specifier, context)
-      } catch {}  // the project's package.json defines no such import
+      } catch {}  // the project defines no such import, or has not installed the npm package
     }
     return { url: options.api, format: 'module', shortCircuit: true }
   }

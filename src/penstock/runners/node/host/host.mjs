@@ -111,7 +111,7 @@ async function evaluate(number, { file, path, values }) {
   send(number, frame)
 }
 
-function give_up(number, act) {
+function giveUp(number, act) {
   const attempt = attempts.get(number)
   attempts.delete(number)
   if (attempt) act(attempt)
@@ -123,8 +123,8 @@ function take(number, frame) {
     case 'run': return void run(number, frame.task)
     case 'answer': return attempts.get(number)?.answer(frame.id, frame.value, frame.error)
     case 'execute': return void execute(number, frame)
-    case 'suspend': return give_up(number, (attempt) => attempt.end())
-    case 'cancel': return give_up(number, (attempt) => attempt.cancel(frame.reason))
+    case 'suspend': return giveUp(number, (attempt) => attempt.end())
+    case 'cancel': return giveUp(number, (attempt) => attempt.cancel(frame.reason))
     case 'evaluate': return void evaluate(number, frame)
     case 'load': return void load(frame.file).catch(() => {})
   }

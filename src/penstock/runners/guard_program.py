@@ -1,6 +1,7 @@
-"""`python guard.py FOLDER`: kills the children of a worker that was killed, and what they have started.
+"""`python guard_program.py FOLDER`: kills the children of a worker that was killed, and what they have started.
 
-The system kills a child with its worker, but not the processes that the child has started. This one outlives the
+The system kills a child with its worker, but not the processes that the child has started. A Node host looks for its
+worker itself. This one outlives the
 worker: it reads the process groups of the children from stdin, `+pid` and `-pid`, and kills those that are left when
 stdin ends. It imports nothing of Penstock.
 """

@@ -1,0 +1,5 @@
+export type * from './config.js'
+export type * from './context.js'
+export { defineFunction, defineFunctionConfig, defineQueueConfig } from './define.js'
+export type { DefinedFunction } from './define.js'
+export { PenstockError, Permanent, RateLimited, Retry } from './errors.js'

@@ -93,7 +93,7 @@ faults: setup
 # Nothing else changes a pinned version. The files hold versions and hashes; where to download from is pip's and npm's setting.
 lock: setup
 	@$(BIN)/python -m pip install -q $(UV)
-	@$(COMPILE) -o requirements/package.lock
+	@$(COMPILE) --extra http --extra node -o requirements/package.lock
 	@$(COMPILE) --extra dev -c requirements/package.lock -o requirements/dev.lock
 	@$(BIN)/python tests/node_programs.py $(NODE_DIRS)
 	@echo "Look at the changes with git diff, then run make test."

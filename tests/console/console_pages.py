@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from browser import CHROMIUM, FLAGS
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / ".cache" / "screenshots"
+IN_DOCS = {"run-light-1440": "console-run.png"}
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 360, "height": 780}
 OpenConsole = Callable[..., AbstractAsyncContextManager[Page]]
 expect.set_options(timeout=15_000)
@@ -43,7 +46,8 @@ def is_problem(message: Any) -> bool:
 
 
 async def take_picture(page: Page, name: str) -> None:
-    """Keep a picture of the page as output of the tests."""
+    """Keep a picture of the page as output of the tests. `PENSTOCK_PICTURES=1` also updates those of the docs."""
     PICTURES.mkdir(parents=True, exist_ok=True)
-    await page.wait_for_timeout(300)
     await page.screenshot(path=PICTURES / f"{name}.png")
+    if os.environ.get("PENSTOCK_PICTURES") and name in IN_DOCS:
+        shutil.copy(PICTURES / f"{name}.png", ROOT / "docs" / "images" / IN_DOCS[name])

@@ -137,7 +137,7 @@ async def test_login_with_a_token_and_a_viewer_sees_no_buttons(open_console: Ope
             for name in ("cancel", "pause", "replay", "retry"):
                 await expect(page.get_by_test_id(name)).to_have_count(0)
             await expect(page.get_by_test_id("nav-audit")).to_have_count(0)
-            await app.emit("hello.said", {"n": 1}, run="order-a")
+            await app.emit("hello.sent", {"n": 1}, run="order-a")
             await expect(page.get_by_test_id("travel")).to_have_text("2 events")
             await page.reload()
             await expect(page.get_by_test_id("run-id")).to_have_text("order-a")
@@ -150,7 +150,7 @@ async def test_keys_palette_and_theme(open_console: OpenConsole) -> None:
         await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
         await page.keyboard.press("g")
         await page.keyboard.press("q")
-        await expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+        await expect(page.get_by_role("heading", name="Queues", exact=True)).to_be_visible()
         await page.keyboard.press("Control+k")
         await page.get_by_test_id("palette").fill("order-a")
         await expect(page.get_by_test_id("found").first).to_contain_text("order-a")
@@ -189,7 +189,7 @@ async def test_pages_go_on_after_a_restart_of_the_server(built: Path) -> None:
             server.stop()
             await serving
             await expect(page.get_by_test_id("live")).to_have_attribute("data-state", "Reconnecting")
-            await app.emit("hello.said", {"n": 1}, run="order-a")
+            await app.emit("hello.sent", {"n": 1}, run="order-a")
             server, serving = await start(bind("127.0.0.1", port))
             await expect(page.get_by_test_id("travel")).to_have_text("2 events")
             await expect(page.get_by_test_id("live")).to_have_attribute("data-state", "Live")
@@ -203,7 +203,7 @@ async def test_the_menu_on_a_phone(open_console: OpenConsole) -> None:
     async with App(":memory:", handlers=HANDLERS) as app, open_console(app, size=NARROW) as page:
         await page.get_by_role("button", name="Pages", exact=True).click()
         await page.get_by_test_id("nav-waits").click()
-        await expect(page.get_by_role("heading", name="Waits")).to_be_visible()
+        await expect(page.get_by_role("heading", name="Waits", exact=True)).to_be_visible()
         assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
 
 

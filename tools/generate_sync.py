@@ -30,6 +30,7 @@ FACETS = {
     "tokens": "Tokens",
     "flows": "Flows",
     "dags": "Dags",
+    "entities": "Entities",
 }
 CLIENT_FACETS = (
     ("runs", "Runs"),

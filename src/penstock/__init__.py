@@ -10,14 +10,17 @@ if TYPE_CHECKING:
     from .app.sync_facets import SyncRun
     from .context.context import Context
     from .context.sync_context import SyncContext
-    from .core.errors import AwaitTimeout, ChildFailed, PenstockError, Permanent, RateLimited, Retry
+    from .core.errors import AwaitTimeout, ChildFailed, PenstockError, Permanent, RateLimited, Rejected, Retry
     from .core.events import Event
     from .core.retry import Backoff, RetryPolicy
     from .core.signatures import Signature, sign
     from .dags.definition import DagBuilder
     from .durable.child_runs import ChildFailure
     from .durable.declared_waits import Await
+    from .entities.services import EntityService, FunctionService
     from .handlers.decorators import flow, job, step
+    from .handlers.entities import entity, make_entity, on_event, on_status_changed
+    from .handlers.entity_machine import States, Transition
     from .handlers.nodes import Fail, Next, Skip, node
     from .handlers.subscriptions import Subscription
     from .jobs.job_trees import Node
@@ -33,31 +36,49 @@ __all__ = [
     "ChildFailure",
     "Context",
     "DagBuilder",
+    "EntityService",
     "Event",
     "Fail",
+    "FunctionService",
     "Next",
     "Node",
     "PenstockError",
     "Permanent",
     "RateLimited",
+    "Rejected",
     "Retry",
     "RetryPolicy",
     "Run",
     "SharedConnections",
     "Signature",
     "Skip",
+    "States",
     "Subscription",
     "SyncApp",
     "SyncContext",
     "SyncRun",
+    "Transition",
+    "entity",
     "flow",
     "job",
+    "make_entity",
     "node",
+    "on_event",
+    "on_status_changed",
     "sign",
     "step",
 ]
 
 _PLACES = {
+    "EntityService": ".entities.services",
+    "FunctionService": ".entities.services",
+    "Rejected": ".core.errors",
+    "States": ".handlers.entity_machine",
+    "Transition": ".handlers.entity_machine",
+    "entity": ".handlers.entities",
+    "make_entity": ".handlers.entities",
+    "on_event": ".handlers.entities",
+    "on_status_changed": ".handlers.entities",
     "App": ".app",
     "Await": ".durable.declared_waits",
     "AwaitTimeout": ".core.errors",

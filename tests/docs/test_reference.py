@@ -99,7 +99,9 @@ def written_kinds() -> set[str]:
     ]:
         if path.name != "reducer.py":
             kinds |= set(WRITTEN.findall(path.read_text("utf-8")))
-    return kinds
+    for path in (SOURCES / "entities").glob("*.py"):
+        kinds |= {f"entity.{word}" for word in re.findall(r'Emitted\("([a-z]+)"', path.read_text("utf-8"))}
+    return kinds | {"entity.started"}
 
 
 @pytest.mark.spec("000-19.4", "001-1.16")

@@ -12,7 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
+import msgspec
+
 from .. import __version__
+from ..commit.command_sink import CommandSink
 from ..commit.committer import Committer
 from ..commit.rate_counter import RateCounter
 from ..commit.runtime import Runtime
@@ -25,6 +28,8 @@ from ..core.redaction import Redactor
 from ..core.retry import RetryOption
 from ..core.text import shorten
 from ..dags.engine import DagEngine
+from ..entities.commands import DelayedEvent
+from ..entities.engine import EntityEngine
 from ..flows.delivery import DeliveryEngine
 from ..flows.engine import FlowEngine
 from ..flows.start_on import StartOnWaits, find_start, started_run_id
@@ -61,6 +66,7 @@ from .bridges import AppBridgeHost, BridgeView, check_bridges, run_bridges
 from .dags import Dags
 from .dead_letters import DeadLetters
 from .diagnosis import Check, diagnose
+from .entities import Entities
 from .events import Events
 from .flows import Flows
 from .jobs import Jobs
@@ -91,7 +97,7 @@ handlers may start jobs and runs."""
 
 _FACETS = {
     *("runs", "jobs", "queues", "dead_letters", "schedules", "waits", "events", "state", "workers", "outbox"),
-    *("tokens", "store", "webhooks", "dags"),
+    *("tokens", "store", "webhooks", "dags", "entities"),
     *("_runtime", "_committer", "_engine", "_engines", "_transactions", "_schedule_service", "_start_on", "_snapshots"),
 }
 
@@ -109,8 +115,9 @@ class App:
             run = await app.start("shop", {"order": 7})
             print(await app.result(run))
 
-    Everything else is in a facet: `app.flows`, `app.dags`, `app.runs`, `app.jobs`, `app.queues`, `app.dead_letters`,
-    `app.schedules`, `app.waits`, `app.events`, `app.state`, `app.workers`, `app.outbox`, `app.tokens`.
+    Everything else is in a facet: `app.flows`, `app.dags`, `app.entities`, `app.runs`, `app.jobs`, `app.queues`,
+    `app.dead_letters`, `app.schedules`, `app.waits`, `app.events`, `app.state`, `app.workers`, `app.outbox` and
+    `app.tokens`.
 
     Args:
         url: The store: "sqlite:///file.db", "redis://host:6379/0" or "postgresql://user@host/database". Default:
@@ -236,13 +243,15 @@ class App:
         children = ChildRuns(runtime, lambda: self._engines)
         launcher = Launcher(runtime, children, self._find_definition, advice.warn_about_queue, self.settings.max_depth)
         self._engine = FlowEngine(runtime, launcher)
-        deliveries = DeliveryEngine(runtime, self._start_on_event, self._emit_to_run, children)
+        emits = (self._emit_to_run, children, self._emit_to_entity)
+        deliveries = DeliveryEngine(runtime, self._start_on_event, *emits)
         self._dag_engine = DagEngine(runtime, launcher, self.settings.http_allow)
+        self._entity_engine = EntityEngine(runtime, launcher)
         more = [make(runtime, launcher) for make in self._engine_factories]
-        own: list[Engine] = [self._engine, JobEngine(runtime, launcher), self._dag_engine]
+        own: list[Engine] = [self._engine, JobEngine(runtime, launcher), self._dag_engine, self._entity_engine]
         self._engines = Engines([*own, *more], {DELIVERIES: deliveries})
         self._bodies.add_types(self._engines.run_kinds)
-        self._transactions = Transactions(runtime, lambda sink: Writers(self._engine, self._engines, sink, advice))
+        self._transactions = Transactions(runtime, self._make_writers(advice))
         direct = self._transactions.direct
         self._snapshots = Snapshots(store, store.clock)
         self.events = Events(self)
@@ -250,6 +259,7 @@ class App:
         self.runs = Runs(self)
         self.jobs = Jobs(self)
         self.dags = Dags(self)
+        self.entities = Entities(self)
         self.queues = Queues(runtime)
         self.dead_letters = DeadLetters(runtime, direct.commands)
         self._schedule_service = ScheduleService(runtime, direct.commands, direct.jobs)
@@ -539,6 +549,14 @@ class App:
 
     async def _emit_to_run(self, run: str, kind: str, data: Any, key: str) -> None:
         await self._transactions.direct.emit_to_run(run, kind, data, key)
+
+    def _make_writers(self, advice: Advice) -> Callable[[CommandSink], Writers]:
+        return lambda sink: Writers(self._engine, self._engines, self._entity_engine, sink, advice)
+
+    async def _emit_to_entity(self, payload: dict[str, Any]) -> None:
+        one = msgspec.convert(payload, DelayedEvent)
+        commands = self._entity_engine.commands
+        await commands.emit_to(one.urn, one.event, one.payload, key=one.key, type=one.type)
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, has_dir: bool) -> Registry:
         cache = Path(self.settings.dir).resolve().parent / ".penstock" / "node"

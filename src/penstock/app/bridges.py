@@ -96,6 +96,9 @@ class AppBridgeHost:
     async def emit(self, kind: str, data: Any, key: str) -> None:
         await self._writers.emit(kind, data, None, key)
 
+    async def emit_to_entity(self, urn: str, event: str, payload: Any, key: str, type: str | None = None) -> None:
+        await self._writers.entities.emit_to(urn, event, payload, key=key, type=type)
+
     async def enqueue(self, queue: str, name: str | None, payload: Any, key: str) -> None:
         await self._writers.jobs.enqueue(queue, [payload], name=name, default_key=key)
 

@@ -71,7 +71,7 @@ class RunReader:
         view, is_damaged = await (
             self._fold(row, stream) if last_event is None else self._fold_until(row, stream, last_event)
         )
-        if is_damaged:
+        if is_damaged and isinstance(view, RunView):
             _complete_view(view, row, last_event is None)
         if last_event is None and view.status == WAITING and row.status != WAITING:
             view.status = row.status  # a step is queued of which no event tells yet
@@ -142,7 +142,7 @@ class RunReader:
             # From the record, not from the event, where secrets are redacted.
             if (unreadable := self.find_problem(row)) is not None:
                 raise UnreadableRecord(unreadable)
-            result = self._app._engines.of_run(row).result(row.record)
+            result = await self._app._engines.read_result(row)
             if result is None:
                 raise PayloadTooLarge(
                     f"run {row.id!r} completed, but its result is larger than 64 KB and was not stored; read the "

@@ -28,6 +28,7 @@ from .sync_facets import (
     SyncAppState,
     SyncDags,
     SyncDeadLetters,
+    SyncEntities,
     SyncEvents,
     SyncFlows,
     SyncJobs,
@@ -177,6 +178,10 @@ class SyncApp(SyncShortcuts):
     @property
     def dags(self) -> SyncDags:
         return SyncDags(self._portal, self.app.dags)
+
+    @property
+    def entities(self) -> SyncEntities:
+        return SyncEntities(self._portal, self.app.entities)
 
     @property
     def dead_letters(self) -> SyncDeadLetters:

@@ -13,6 +13,8 @@ from ..core.errors import ConfigError, StoreError
 from ..core.events import check_kind
 from ..core.ids import check_id
 from ..core.payload import pack, unpack
+from ..entities.commands import EntityCommands
+from ..entities.engine import EntityEngine
 from ..flows.engine import FlowEngine
 from ..flows.run_commands import FlowCommands, OtherKind, RunClosed
 from ..ports.store import DatabaseIdentity, Enlists, RunRow
@@ -31,8 +33,11 @@ T = TypeVar("T")
 class Writers:
     """Starts runs, enqueues jobs and emits events, all into one sink."""
 
-    def __init__(self, engine: FlowEngine, engines: Engines, sink: CommandSink, advice: Advice) -> None:
+    def __init__(
+        self, engine: FlowEngine, engines: Engines, entities: EntityEngine, sink: CommandSink, advice: Advice
+    ) -> None:
         runtime = engine.runtime
+        self.entities = EntityCommands(entities, sink)
         self.commands = FlowCommands(engine, sink)
         self.events = EventAppender(runtime, sink)
         self.runs = RunStarter(runtime, self.commands, engines, sink, advice)

@@ -3,15 +3,17 @@
     PenstockError
     ├── ConfigError              SettingError · DefinitionError · DagInvalid · NeedsStore · NodeMissing
     ├── BadArgument              BadDuration
-    ├── DagInactive
-    ├── NotFound                 UnknownFlow · UnknownDag · UnknownNodeType · UnknownStep · UnknownQueue · UnknownRun ·
-    │                            UnknownJob · UnknownKind · UnknownSchedule · UnknownWait · UnknownWebhook
+    ├── DagInactive · EntityRefused · EntityFailed
+    ├── NotFound                 UnknownFlow · UnknownDag · UnknownEntity · UnknownNodeType · UnknownStep ·
+    │                            UnknownQueue · UnknownRun · UnknownJob · UnknownKind · UnknownSchedule ·
+    │                            UnknownWait · UnknownWebhook
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
     │                            UnreadableJob
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt · BrokenQueue ·
     │                            NamespaceMismatch
     ├── UnreadableRecord
-    ├── HandlerError             Permanent · AddressRefused · ExpressionError · NodeFailed · Retry · RateLimited ·
+    ├── HandlerError             Permanent · AddressRefused · EntityCycle · ExpressionError · NodeFailed · Rejected ·
+    │   │                        Retry · RateLimited ·
     │   │                        UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt · ContextClosed ·
     │   │                        AwaitTimeout · CallFailed · VersionMismatch · ChildFailed · ChildCancelled ·
     │   │                        ChildrenPending · DepthLimit · RunnerLost · WaitCancelled
@@ -121,6 +123,24 @@ class DagInactive(PenstockError):
 
 class UnknownNodeType(NotFound):
     code = "unknown_node_type"
+
+
+class UnknownEntity(NotFound):
+    """No entity has this urn, or none of the loaded code has this type."""
+
+    code = "unknown_entity"
+
+
+class EntityRefused(PenstockError):
+    """An entity refused an event: its state does not accept it, a condition does not hold, or an action rejected it."""
+
+    code = "entity_refused"
+
+
+class EntityFailed(PenstockError):
+    """An event failed for good. The entity is as it was before; a dead letter has the event."""
+
+    code = "entity_failed"
 
 
 class UnknownStep(NotFound):
@@ -260,6 +280,18 @@ class Permanent(HandlerError):
     """Raise in a handler: fail now, without retries."""
 
     code = "permanent"
+
+
+class Rejected(HandlerError):
+    """Raise in an action or a hook of an entity: the event is rejected, by the rules of the business."""
+
+    code = "rejected"
+
+
+class EntityCycle(Permanent):
+    """One event led an entity through too many states without rest."""
+
+    code = "entity_cycle"
 
 
 class ExpressionError(Permanent):

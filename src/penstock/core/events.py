@@ -23,7 +23,7 @@ UNREADABLE = "unreadable"  # the kind of an event that is stored but cannot be r
 # Only the engine writes kinds with these prefixes; user code may not emit them.
 RESERVED_PREFIXES = (
     "flow.", "step.", "call.", "job.", "trigger.", "schema.", "buffer.", "schedule.", "state.", "audit.",
-    "webhook.", "node.", "dag.",
+    "webhook.", "node.", "dag.", "entity.",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..context.context import Context
 from ..core.errors import (
+    BadArgument,
     HandlerError,
     NotFound,
     PayloadError,
@@ -42,6 +43,7 @@ from ..ports.unit import (
     DELIVER,
     DELIVERIES,
     EMIT,
+    EMIT_ENTITY,
     FOLLOW_PARENT,
     START,
     START_MANY,
@@ -101,6 +103,7 @@ Resolutions = dict[tuple[str, int], list[Unit]]  # by job and attempt: the waits
 Delivery = Callable[[], Coroutine[Any, Any, None]]
 StartFlow = Callable[[str, str, Event], Coroutine[Any, Any, None]]  # flow, run, event
 EmitTo = Callable[[str, str, Any, str], Awaitable[None]]  # run, kind, data, key
+EmitToEntity = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class DeliveryEngine:
@@ -114,8 +117,10 @@ class DeliveryEngine:
         start_flow: StartFlow,
         emit_to: EmitTo,
         children: ChildRuns,
+        emit_to_entity: EmitToEntity,
     ) -> None:
         self._runtime = runtime
+        self._emit_to_entity = emit_to_entity
         self._jobs = JobCommands(runtime)
         self._store = runtime.store
         self._committer = runtime.committer
@@ -132,6 +137,7 @@ class DeliveryEngine:
                 (DELIVER, self.deliver),
                 (LOOK_BACK, self.look_back),
                 (EMIT, self.emit),
+                (EMIT_ENTITY, self.emit_entity),
                 (START, self.start),
                 (CANCEL_CHILDREN, self.cancel_children),
                 (START_MANY, self.start_many),
@@ -254,6 +260,13 @@ class DeliveryEngine:
         except (NotFound, RunError, PayloadError, HandlerError, UnreadableRecord) as problem:
             # The run has ended meanwhile or was never started: a dead letter records it.
             raise Permanent(f"cannot emit {kind!r} to run {run!r}: {problem}") from problem
+
+    async def emit_entity(self, payload: dict[str, Any]) -> None:
+        """Emit an event to an entity: its delay is over, or the caller's transaction has committed."""
+        try:
+            await self._emit_to_entity(payload)
+        except (RunError, PayloadError, BadArgument, UnreadableRecord) as problem:
+            raise Permanent(f"cannot emit to an entity: {problem}") from problem
 
     async def start(self, payload: dict[str, Any]) -> None:
         """Start a run after the attempt that started it has committed. A worker without the flow tries again later."""

@@ -22,6 +22,7 @@ from ..core.text import shorten
 from ..ports.bridge import Bridge
 from ..ports.script_files import SCRIPT_SUFFIXES, DescribeScripts, Evaluate, ScriptDescription
 from .decorators import FlowDefinition, StepDefinition, read_definitions
+from .entities import EntityDefinition
 from .handler import DEFINITIONS_ATTRIBUTE, JobDefinition
 from .module_contract import find_handle, read_module
 from .nodes import NodeDefinition
@@ -30,7 +31,7 @@ from .source_hash import SourceHashes
 
 QueueNames = Literal["filename", "directory"]
 ImportMode = Literal["file", "module"]
-Definition = FlowDefinition | StepDefinition | JobDefinition | NodeDefinition
+Definition = FlowDefinition | StepDefinition | JobDefinition | NodeDefinition | EntityDefinition
 
 
 @dataclass(frozen=True)
@@ -247,6 +248,8 @@ def _with_queue(definition: Definition, queue: str) -> Definition:
             return replace(definition, entry=replace(entry, handler=entry.handler.with_queue(queue)))
         case NodeDefinition(handler=handler):
             return replace(definition, handler=handler.with_queue(queue))
+        case EntityDefinition(handler=entity_handler):
+            return replace(definition, handler=entity_handler.with_queue(queue))
         case _:
             return replace(definition, handler=definition.handler.with_queue(queue))
 
@@ -348,7 +351,14 @@ def read_functions(functions: list[Any]) -> list[DiscoveredHandler]:
         definitions = read_definitions(fn)
         if not definitions:
             name = getattr(fn, "__name__", None) or shorten(fn)
-            raise DefinitionError(f"{name} is not a handler; decorate it with @flow, @step or @job")
-        file = inspect.getsourcefile(fn) or ""
+            raise DefinitionError(f"{name} is not a handler; decorate it with @flow, @step, @job or @entity")
+        file = _source_file(fn)
         found += [DiscoveredHandler(fn.__name__, file, fn.__name__, definition) for definition in definitions]
     return found
+
+
+def _source_file(fn: Any) -> str:
+    try:
+        return inspect.getsourcefile(fn) or ""
+    except (OSError, TypeError):  # an entity that was made from data
+        return ""

@@ -22,6 +22,7 @@ from ..ports.unit import FLOW
 from ..schedules.spec import ScheduleSpec, Target
 from .decorators import FlowDefinition, StepDefinition, read_definitions
 from .discovery import Definition, DiscoveredHandler, LoadProblem
+from .entities import EntityDefinition
 from .fingerprint import compute_fingerprint, fingerprint_definition
 from .handler import Handler, JobDefinition
 from .nodes import NodeDefinition
@@ -94,6 +95,7 @@ class Registry:
     schedules: Mapping[str, tuple[ScheduleSpec, Target]] = field(default_factory=dict)
     webhooks: Mapping[str, Webhook] = field(default_factory=dict)  # by path
     nodes: Mapping[str, NodeDefinition] = field(default_factory=dict)  # the executors of dags, by type
+    entities: Mapping[str, EntityDefinition] = field(default_factory=dict)  # by name
 
     def flow(self, name: str, others: Iterable[str] = ()) -> Flow:
         """Return a flow by name, or raise UnknownFlow with the nearest of the known names and of `others`."""
@@ -117,7 +119,8 @@ class Registry:
         """Return every handler once."""
         steps = {id(s.handler): s.handler for flow in self.flows.values() for s in flow.steps.values()}
         jobs = {id(j.handler): j.handler for j in self.jobs.values()}
-        return [*steps.values(), *jobs.values(), *(one.handler for one in self.nodes.values())]
+        nodes = [one.handler for one in self.nodes.values()]
+        return [*steps.values(), *jobs.values(), *nodes, *(one.handler for one in self.entities.values())]
 
     def queues(self) -> list[str]:
         """Return the queues of all handlers."""
@@ -194,8 +197,9 @@ def build_registry(
         except PenstockError as problem:
             problems.append(_to_problem(problem, definition.entry.handler))
     _check_unreachable(steps, ready, problems)
-    nodes = _group_nodes(found, problems)
+    nodes, entities = _group_nodes(found, problems), _group_entities(found, ready, problems)
     others = [*(job.handler for job in jobs.values()), *(node.handler for node in nodes.values())]
+    others += [one.handler for one in entities.values()]
     _check_limits([*_all_handlers(ready), *others], problems)
     schedules, webhooks = _schedules(ready, jobs, problems), _webhooks(ready, problems)
     return Registry(
@@ -206,6 +210,7 @@ def build_registry(
         MappingProxyType(schedules),
         MappingProxyType(webhooks),
         MappingProxyType(nodes),
+        MappingProxyType(entities),
     )
 
 
@@ -298,6 +303,25 @@ def _group_nodes(found: list[DiscoveredHandler], problems: list[LoadProblem]) ->
             if twin is not definition:
                 problems.append(_duplicate("node", definition.type, definition.handler, twin.handler))
     return nodes
+
+
+def _group_entities(
+    found: list[DiscoveredHandler], flows: Mapping[str, Flow], problems: list[LoadProblem]
+) -> dict[str, EntityDefinition]:
+    """Return the entities by name. A flow may not have the same name: lists of runs show both."""
+    entities: dict[str, EntityDefinition] = {}
+    for item in found:
+        if not isinstance(item.definition, EntityDefinition):
+            continue
+        definition = item.definition
+        twin = entities.setdefault(definition.name, definition)
+        if twin is not definition:
+            problems.append(_duplicate("entity", definition.name, definition.handler, twin.handler))
+        elif definition.name in flows:
+            message = f"entity {definition.name!r} has the name of a flow; rename one of them"
+            problems.append(LoadProblem("duplicate_entity", message, definition.handler.file, definition.handler.line))
+            del entities[definition.name]
+    return entities
 
 
 def _promote_entries(

@@ -43,6 +43,11 @@ class BridgeHost(Protocol):
 
     async def emit(self, kind: str, data: Any, key: str) -> None: ...
 
+    async def emit_to_entity(self, urn: str, event: str, payload: Any, key: str, type: str | None = None) -> None:
+        """Emit an event to an entity once for a key. A urn without an entity gets a new one, of the type that the urn's
+        prefix or `type` names."""
+        ...
+
     async def enqueue(self, queue: str, name: str | None, payload: Any, key: str) -> None:
         """Enqueue a job once for a key. A key that its handler declares takes the place of this one."""
         ...

@@ -30,6 +30,7 @@ FLOW = "flow"  # the kind of run that most runs are
 DELIVERIES = "penstock-events"
 DELIVER = "deliver"
 EMIT = "emit"
+EMIT_ENTITY = "emit-entity"  # emit an event to an entity later
 START = "start"
 CANCEL_CHILDREN = "cancel-children"
 # Of child runs: start many, note the end of one, cancel those of a call, follow a parent that was stopped or resumed.

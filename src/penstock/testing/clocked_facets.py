@@ -1,15 +1,21 @@
-"""`app.runs` and `app.jobs` of a `TestApp`: waiting skips time, and a failure shows the lines that raised it."""
+"""Facets of a `TestApp`: waiting skips time, and a failure shows the lines that raised it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..app.entities import Emission, Entities, EntitySummary
 from ..app.jobs import Jobs
 from ..app.runs import Runs
 from ..app.views import RunSummary, run_summary
 from ..core.durations import Duration
 from ..core.errors import RunFailed
 from ..core.outage_retry import OutageRetry
+from ..entities.commands import delayed_key
+from ..entities.record import decode as decode_entity
+from ..entities.reducer import TransitionView
+from ..entities.urns import to_id
 from ..ports.store import RunRow
 from ..ports.unit import JobState
 
@@ -70,6 +76,54 @@ class ClockedRuns(Runs):
             return await self._reader.result(row)
         except RunFailed as problem:
             raise with_notes(problem) from None
+
+
+class ClockedEntities(Entities):
+    """`app.entities` of a TestApp."""
+
+    def __init__(self, app: TestApp, clock: AutoClock) -> None:
+        super().__init__(app)
+        self._skip_until = clock.skip_until
+
+    async def result(self, emission: Emission, *, timeout: Duration | None = None) -> TransitionView:
+        """Skip time until an event has been handled, and return what it did.
+
+        Args:
+            emission: What `emit` returned.
+            timeout: Raise WaitTimeout after this much test time.
+        """
+
+        async def has_ended() -> bool:
+            n = emission.n
+            if n is None:
+                key = emission.key or delayed_key(emission.job or "")
+                found = await self._find_received(self._stream(emission.id), key)
+                n = found[0] if found is not None else None
+            row = await self._store.run(emission.id)
+            return n is not None and row is not None and decode_entity(row.record).handled >= n
+
+        if emission.refused is None:
+            await self._skip_until(has_ended, f"event {emission.event} of {emission.urn}", timeout)
+        return await super().result(emission)
+
+    async def wait_for(
+        self, urn: str, status: str | Sequence[str], *, timeout: Duration | None = None
+    ) -> EntitySummary:
+        """Skip time until an entity is in a state, or in one of several.
+
+        Args:
+            urn: The entity's urn.
+            status: The state, or several of them.
+            timeout: Raise WaitTimeout after this much test time.
+        """
+        wanted = (status,) if isinstance(status, str) else tuple(status)
+
+        async def has_arrived() -> bool:
+            row = await self._store.run(to_id(urn))
+            return row is not None and (row.closed or row.status in wanted)
+
+        await self._skip_until(has_arrived, f"entity {urn}", timeout)
+        return await super().wait_for(urn, status)
 
 
 class ClockedJobs(Jobs):

@@ -29,7 +29,7 @@ from ..telemetry.instrumentation import InstrumentationListener
 from ..worker.outcomes import Work
 from .auto_clock import AutoClock, describe_wait, list_pending_waits
 from .clock import FakeClock
-from .clocked_facets import ClockedJobs, ClockedRuns
+from .clocked_facets import ClockedEntities, ClockedJobs, ClockedRuns
 from .crashes import Crashed, CrashLogFilter, CrashPlan
 from .snapshots import compare, normalize_event
 
@@ -264,6 +264,7 @@ class TestApp(App):
         super()._build(store)
         self.runs: ClockedRuns = ClockedRuns(self, self._auto_clock)
         self.jobs: ClockedJobs = ClockedJobs(self, self._auto_clock)
+        self.entities: ClockedEntities = ClockedEntities(self, self._auto_clock)
 
     async def open_claim(self, claim: Claim) -> Work:
         return self._crash_plan.apply(claim, await super().open_claim(claim))

@@ -124,7 +124,7 @@ CROSS JOIN LATERAL (SELECT sid FROM penstock.streams WHERE name = g.name OFFSET 
 CROSS JOIN LATERAL (SELECT body FROM penstock.events WHERE sid = s.sid AND seq = 1 OFFSET 0) AS e;
 
 -- name: stuck_runs
-SELECT r.id FROM penstock.runs AS r WHERE NOT r.closed
+SELECT r.id FROM penstock.runs AS r WHERE NOT r.closed AND r.kind <> 'entity'
   AND NOT EXISTS (SELECT 1 FROM penstock.jobs AS j
                   WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id AND j.state < 4)
   AND NOT EXISTS (SELECT 1 FROM penstock.waits AS w WHERE w.run = r.id AND w.state = 'pending')

@@ -73,7 +73,7 @@ SELECT 1 FROM runs INDEXED BY runs_called WHERE call = ? AND call IS NOT NULL AN
 SELECT e.body FROM streams s JOIN events e ON e.sid = s.sid AND e.seq = 1 WHERE s.name = ?;
 
 -- name: stuck_runs
-SELECT id FROM runs r WHERE closed = 0
+SELECT id FROM runs r WHERE closed = 0 AND kind <> 'entity'
   AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id AND j.state < 4)
   AND NOT EXISTS (SELECT 1 FROM waits w WHERE w.run = r.id AND w.state = 'pending')
 ORDER BY created LIMIT ?;

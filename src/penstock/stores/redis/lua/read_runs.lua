@@ -61,7 +61,9 @@ function READS.runs_with_first_event()
 end
 
 local LIVE = {waiting = true, delayed = true, active = true, suspended = true, held = true}
+-- An entity may be open with nothing to do: it waits for its next event.
 local function is_stuck(id)
+  if (read_fields(NS .. 'run:' .. id, 'kind') or {})[1] == 'entity' then return false end
   for _, job in ipairs(call('ZRANGE', NS .. 'run:' .. id .. ':jobs', 0, -1)) do
     local queue = existing_queue(job)
     if queue and LIVE[job_state(base_key(queue), job)] then return false end

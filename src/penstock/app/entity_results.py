@@ -1,0 +1,72 @@
+"""Waits for the ends of events. Those that wait for one entity share one reader of its stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from ..core.events import Event
+from ..core.ids import event_seq
+from ..ports.store import EventLog
+
+ENDS = ("entity.transitioned", "entity.kept", "entity.refused", "entity.failed")
+
+
+class _Reader:
+    """One task that follows a stream, and the futures of those that wait."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first  # the sequence it reads after
+        self.waiting: dict[int, list[asyncio.Future[Event]]] = {}
+        self.ended: dict[int, Event] = {}
+        self.task: asyncio.Task[None] | None = None
+
+
+class EntityResults:
+    """Finds the event that ends an emitted one, by its number."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._readers: dict[str, _Reader] = {}
+
+    async def wait(self, stream: str, n: int, cursor: str | None) -> Event:
+        """Return the event that ends event `n`; `cursor` is where it arrived."""
+        reader = self._readers.get(stream)
+        start = event_seq(cursor) if cursor is not None else 0
+        if reader is None or start < reader.first:
+            own = _Reader(start)
+            own.task = asyncio.create_task(self._follow(stream, cursor, own))
+            self._readers[stream] = reader = own
+        if n in reader.ended:
+            return reader.ended[n]
+        future: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        reader.waiting.setdefault(n, []).append(future)
+        try:
+            return await future
+        finally:
+            reader.waiting[n].remove(future)
+            if not reader.waiting[n]:
+                del reader.waiting[n]
+            if not reader.waiting and reader.task is not None:
+                reader.task.cancel()
+                if self._readers.get(stream) is reader:
+                    del self._readers[stream]
+
+    async def _follow(self, stream: str, cursor: str | None, reader: _Reader) -> None:
+        events = self._log.tail(stream, after=cursor)
+        try:
+            async for event in events:
+                n = (event.meta or {}).get("n")
+                if event.kind in ENDS and isinstance(n, int):
+                    reader.ended[n] = event
+                    for future in reader.waiting.get(n, ()):
+                        if not future.done():
+                            future.set_result(event)
+        except Exception as problem:
+            for futures in reader.waiting.values():
+                for future in futures:
+                    if not future.done():
+                        future.set_exception(problem)
+        finally:
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()

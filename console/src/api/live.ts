@@ -61,11 +61,14 @@ export function useLive<Value>(load: () => Promise<Value>, options: LiveOptions 
   watch([isPaused, isHidden], () => isStale && request())
   watch(() => session.stream, (now, before) => now === 'open' && before === 'reconnecting' && request())
   if (options.on) follow(options.on, request)
+  // What happened between the load and the start of the subscription sent no message.
+  const late = options.on ? setTimeout(request, 1500) : undefined
   watch(() => options.by?.(), () => void reload())
   void reload()
   onScopeDispose(() => {
     clearInterval(every)
     clearTimeout(timer)
+    clearTimeout(late)
     asked++
   })
   return { data, error, isLoading, reload }

@@ -26,7 +26,7 @@ from .openapi import build_openapi
 from .router import Router
 from .services import ServerOptions, Services
 from .sockets import refuse_socket, serve_socket
-from .tenants import Tenants, find_namespace
+from .tenants import Tenants
 
 log = logging.getLogger("penstock.http")
 DOCUMENT_PATH = "/api/openapi.json"
@@ -111,7 +111,7 @@ class Application:
                 await self._respond(request, JsonResponse(_SERVER_STATUS, 200))
                 return
             whole = path
-            namespace, path = find_namespace(request, path)
+            namespace, path = self._source.find_namespace(request, path)
             if self._is_console(request, path):
                 await self._respond(request, self._serve_console(request, path, whole.removesuffix(path), namespace))
                 return
@@ -155,7 +155,7 @@ class Application:
             if isinstance(self._source, Services):
                 await serve_socket(self._source, websocket, path)
                 return
-            namespace, path = find_namespace(websocket, path)
+            namespace, path = self._source.find_namespace(websocket, path)
             async with self._source.use(namespace, address_of(websocket)) as services:
                 await serve_socket(services, websocket, path)
         except PenstockError as problem:

@@ -43,6 +43,8 @@ ROUTES = {
     "jobs list": "list_jobs",
     "jobs show": "get_job",
     "jobs retry": "retry_job",
+    "jobs stack": "inspect_job",
+    "jobs execute": "execute_handler",
     "jobs cancel": "cancel_job",
     "jobs promote": "promote_job",
     "jobs remove": "remove_job",

@@ -12,6 +12,7 @@ from cyclopts import App as Parser
 from penstock import App
 from penstock.app.dags import Dags
 from penstock.app.dead_letters import DeadLetters
+from penstock.app.entities import Entities
 from penstock.app.events import Events
 from penstock.app.flows import Flows
 from penstock.app.jobs import Jobs
@@ -39,6 +40,7 @@ FACETS: dict[str, type] = {
     "webhooks": Webhooks,
     "flows": Flows,
     "dags": Dags,
+    "entities": Entities,
     "workers": Workers,
     "tokens": Tokens,
 }
@@ -47,6 +49,7 @@ NOT_IN_CLIENT = {
     "runs.handle": "a handle belongs to an App",
     "dead_letters.retry_step": "internal",
     "waits.sign": "the secret is in the environment of the App",
+    "entities.data": "`get` returns the data as JSON",
     "webhooks.receive": "call the address of the webhook itself",
     "events.on_kind": "subscribers live in the process of the App; use feed(follow=True)",
     "events.on_subject": "subscribers live in the process of the App; use feed(follow=True)",
@@ -195,6 +198,13 @@ ROUTES = {
     "flows": "list_flows",
     "flows list": "list_flows",
     "flows show": "get_flow",
+    "entities": "list_entities",
+    "entities list": "list_entities",
+    "entities show": "get_entity",
+    "entities emit": "emit_to_entity get_entity_result",
+    "entities history": "list_entity_history",
+    "entities diagram": "draw_entity",
+    "entities types": "list_entity_types count_entities",
     "dags": "list_dags",
     "dags list": "list_dags",
     "dags show": "describe_dag get_dag",

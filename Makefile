@@ -84,7 +84,7 @@ bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 faults: setup
-	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest -n 3 tests/faults tests/interop/test_pgboss.py tests/schedules/test_daylight_saving.py tests/records tests/app/test_clock_skew.py
+	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest -n 3 tests/faults tests/interop/test_pgboss.py tests/schedules/test_daylight_saving.py tests/records tests/app/test_clock_skew.py tests/app/test_import_mutants.py
 
 # Nothing else changes a pinned version. The files hold versions and hashes; where to download from is pip's and npm's setting.
 lock: setup

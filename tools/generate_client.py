@@ -71,7 +71,7 @@ def _types(operation: dict[str, Any], method: str) -> str:
         if one["in"] == "query"
     )
     body = operation.get("requestBody")
-    if body is not None:
+    if body is not None and "application/json" in body["content"]:
         shown = _show(body["content"]["application/json"]["schema"])
         body_type = f"body{'' if body['required'] else '?'}: {shown}"
     else:

@@ -66,10 +66,11 @@ def _operation(path: str, method: str, operation: dict[str, Any], schemas: dict[
             "\nQuery: " + ", ".join(_field(one["name"], one["schema"], one["required"], used) for one in query) + ".\n"
         )
     if (body := operation.get("requestBody")) is not None:
-        schema = _resolve(body["content"]["application/json"]["schema"], schemas)
+        media, content = next(iter(body["content"].items()))
+        schema = _resolve(content["schema"], schemas)
         required = schema.get("required", ())
         fields = [_field(name, one, name in required, used) for name, one in schema.get("properties", {}).items()]
-        lines.append("\nBody: " + (", ".join(fields) or "none") + ".\n")
+        lines.append("\nBody: " + (", ".join(fields) or ("none" if media == "application/json" else media)) + ".\n")
     status, answer = next((code, one) for code, one in operation["responses"].items() if code in ("200", "201"))
     media, content = next(iter(answer["content"].items()))
     shown = _show(content["schema"], used) if media == "application/json" else media

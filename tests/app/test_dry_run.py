@@ -290,7 +290,7 @@ async def test_nothing_to_do_is_an_empty_preview(memory: Any) -> None:
         run = await app.start("order", "sleep")
         await app.runs.cancel(run)
         assert not await app.runs.cancel(run, dry_run=True)
-        with pytest.raises(BadArgument, match="version=3 can only be used with a call on one run"):
+        with pytest.raises(BadArgument, match="version=3 needs a call that changes exactly one run"):
             await app.events.emit("paid", version=3)
         with pytest.raises(BadArgument, match="version must be the version of a run"):
             await app.runs.cancel(run, version="3")

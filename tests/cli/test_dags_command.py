@@ -50,7 +50,7 @@ def test_definitions_are_registered_shown_and_compared(dags: Path, penstock: Cal
         {"id": "a", "type": "greet"}
     ]
     changes = penstock("dags", "compare", "greeting", "1", "2", "--json").json
-    assert changes == {"added": ["b"], "removed": [], "changed": {}}
+    assert changes == {"added": ["b"], "removed": [], "changed": {}, "fields": []}
     assert "added" in penstock("dags", "compare", "greeting", "1", "2").out
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 
-from penstock import DagBuilder
+from penstock import DagBuilder, RetryPolicy
 from penstock.core.errors import DagInvalid
-from penstock.dags.definition import find_warnings, read_dag
+from penstock.core.retry import Backoff
+from penstock.dags.definition import Dag, Node, find_warnings, read_dag
 
 
 def problems(data: Any) -> tuple[str, ...]:
@@ -124,3 +126,70 @@ async def test_a_type_without_an_executor_and_a_config_that_does_not_fit(memory:
         assert second.startswith("nodes[1].config: the config of 'transform' does not match TransformConfig: ")
         assert third.startswith("nodes[2].config: the config of 'branch' does not match BranchConfig: ")
         assert await a.dags.list() == []
+
+
+def test_a_dag_that_was_built_without_a_check_is_checked() -> None:
+    cycle = Dag("d", (Node("a", "t", ("b",)), Node("b", "t", ("a",))))
+    assert "so none can start" in problems(cycle)[0]
+    retry = RetryPolicy(3, Backoff("fixed", 7, jitter=False), retriable_errors=("OSError",))
+    node = Node("b", "t", ("a",), {"x": 1}, True, retry, 5000, 70)
+    full = Dag("d", (Node("a", "t"), node), "title", 3, 9, "a")
+    assert read_dag(full) == full
+
+
+@pytest.mark.parametrize("shape", ["join", "chain with references"])
+def test_a_large_dag_is_checked_in_one_pass(shape: str) -> None:
+    """Counts the executed lines, not the time: they grow with the nodes and the edges."""
+
+    def count_lines(size: int) -> int:
+        if shape == "join":
+            nodes: list[dict[str, Any]] = [{"id": f"n{n}"} for n in range(size)]
+            nodes.append({"id": "z", "inputs": [f"n{n}" for n in range(size)]})
+        else:
+            config = "{{ nodes.n0.data }}"
+            later = [{"id": f"n{n}", "inputs": [f"n{n - 1}"], "config": config} for n in range(1, size)]
+            nodes = [{"id": "n0"}, *later]
+        lines = 0
+
+        def count(*_: Any) -> Any:
+            nonlocal lines
+            lines += 1
+            return count
+
+        sys.settrace(count)
+        try:
+            read_dag(graph(*nodes))
+        finally:
+            sys.settrace(None)
+        return lines
+
+    assert count_lines(400) < 5 * count_lines(100)
+
+
+def test_a_long_cycle_is_shown_with_its_first_nodes() -> None:
+    size = 2_000
+    nodes: list[dict[str, Any]] = [{"id": f"n{n}", "inputs": [f"n{(n - 1) % size}"]} for n in range(size)]
+    nodes[0]["inputs"].append("s")
+    (found,) = problems(graph({"id": "s"}, *nodes))
+    assert found.endswith("(2000 nodes)")
+    assert len(found) < 200
+
+
+def test_spellings_of_other_engines_in_the_config() -> None:
+    policy = {"maxAttempts": 5, "backoff": {"type": "fixed", "delay": 250}, "continueOnFail": True}
+    dag = read_dag(
+        graph(
+            {"id": "a", "config": {"retryPolicy": policy, "url": "u"}},
+            {"id": "b", "type": "sub-workflow", "config": {"workflowId": "w", "continueOnFail": True}},
+            {"id": "c", "type": "map", "config": {"items": [], "workflowId": "w", "continueOnFail": True}},
+            {"id": "d", "retry": 2, "config": {"retryPolicy": policy}},
+        )
+    )
+    first, second, third, fourth = dag.nodes
+    assert (first.config, first.continue_on_fail) == ({"url": "u"}, True)
+    assert first.retry is not None
+    assert (first.retry.attempts, first.retry.backoff.type, first.retry.backoff.delay_ms) == (5, "fixed", 250)
+    assert (second.config, second.continue_on_fail) == ({"workflowId": "w"}, True)
+    assert (third.config["continueOnFail"], third.continue_on_fail) == (True, False)
+    assert fourth.retry is not None
+    assert fourth.retry.attempts == 2

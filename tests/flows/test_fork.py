@@ -255,7 +255,7 @@ async def test_a_fork_of_events_that_the_current_code_does_not_allow(shared: Any
         run, _ = await a.run_to_end("shop", {"amount": 5})
         at = await event_of(a, run, "step.completed", "charge")
         async with shared(order) as changed:
-            with pytest.raises(CannotFork, match="does not follow from the events before it"):
+            with pytest.raises(CannotFork, match="the loaded code would not produce event"):
                 await changed.runs.fork(run, at)
 
 

@@ -67,7 +67,7 @@ async def test_a_fork_starts_with_the_state_of_its_event(kit: Any) -> None:
             for event in await app.events.read_all(f"nq:flow:{run}")
             if (event.kind, event.step) == ("step.started", "double")
         ]
-        with pytest.raises(CannotFork, match="state key 'card' has changed since"):
+        with pytest.raises(CannotFork, match="state key 'card' changed later"):
             await app.runs.fork(run, started[0].id)
         await app.state.of_run(run).set("card", None)
         last = (await app.events.read_all(f"nq:flow:{run}"))[-1]

@@ -88,17 +88,17 @@ async def test_the_store_has_only_the_hash_of_a_token(url: str) -> None:
         secret = text.partition(f"{token.id}_")[2]
         assert len(secret) >= 43
         assert secret.encode() not in bytes(row.value)
-        assert await app.tokens.check(text) == Caller("ada", "viewer")
+        assert await app.tokens.check(text) == Caller("ada", "viewer", token.id)
         assert await app.tokens.check(text[:-1] + ("a" if text[-1] != "a" else "b")) is None
         assert [one.name for one in await app.tokens.list()] == ["ada"]
 
 
 async def test_a_ticket_works_once(serve: Serve, url: str) -> None:
     async with App(url, handlers=()) as app, serve(app) as client:
-        _, text = await app.tokens.add("ada")
+        token, text = await app.tokens.add("ada")
         ticket = (await client.post("/api/_tickets", headers=bearer(text))).json()["ticket"]
         taken = [await app.tokens.take_ticket(ticket) for _ in range(2)]
-        assert taken == [Caller("ada", "viewer"), None]
+        assert taken == [Caller("ada", "viewer", token.id), None]
 
 
 async def test_wrong_tokens_are_limited(serve: Serve, clock: FakeClock) -> None:

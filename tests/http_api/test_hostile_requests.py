@@ -180,6 +180,30 @@ async def test_headers_and_log_lines_cannot_be_injected(serve: Serve, caplog: py
         assert "forged" not in record.getMessage() or record.name.startswith("httpx")
 
 
+@pytest.mark.parametrize(
+    "path", ["/api/_events/stream", "/api/_events/entity/e-1/stream", "/api/_events/nq:global/tail"]
+)
+@pytest.mark.parametrize("cursor", ["x\nevent: snapshot\ndata: {}", "nonsense", "1-2-3", "٣-٣", "1-1\r\n\r\n"])
+async def test_messages_cannot_be_injected_by_a_cursor(
+    serve: Serve, path: str, cursor: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with App(":memory:", handlers=()) as app, serve(app) as client:
+        answers = [await client.get(f"{path}?after={quote(cursor)}")]
+        if cursor.isascii() and "\n" not in cursor:
+            answers.append(await client.get(path, headers={"last-event-id": cursor}))
+    for answer in answers:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_id")
+        assert "\n" not in answer.text
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("backfill", [-5, 1001])
+async def test_a_backfill_has_bounds(serve: Serve, backfill: int) -> None:
+    async with App(":memory:", handlers=()) as app, serve(app) as client:
+        answer = await client.get(f"/api/_events/entity/e-1/stream?backfill={backfill}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+
+
 async def test_random_trigger_tokens_are_refused(serve: Serve) -> None:
     """10,000 tokens, with the ids of pending triggers and with others: none is accepted."""
     async with App(":memory:", handlers=[approve]) as app:

@@ -61,6 +61,7 @@ NOT_IN_CLIENT = {
     "workers.refresh": "a worker runs in the process of the App",
     "workers.close": "internal",
     "tokens.check": "the server checks tokens",
+    "tokens.check_id": "the server checks tokens",
     "tokens.exist": "the server checks tokens",
     "tokens.issue_ticket": "POST /api/_tickets is for browsers",
     "tokens.take_ticket": "the server checks tickets",

@@ -44,7 +44,7 @@ async def test_a_damaged_token_opens_nothing(app: Callable[[], Any], damage: Dam
     async with app() as two:
         assert await two.tokens.exist()
         assert await two.tokens.check(bad_text) is None
-        assert await two.tokens.check(good_text) == Caller("good", "admin")
+        assert await two.tokens.check(good_text) == Caller("good", "admin", good.id)
         listed = {token.id: token.unreadable is None for token in await two.tokens.list()}
         assert listed == {bad.id: False, good.id: True}
         assert (await two.tokens.revoke(good.id)).name == "good"

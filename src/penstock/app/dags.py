@@ -34,11 +34,13 @@ class DagComparison(msgspec.Struct, frozen=True, omit_defaults=True):
         added: Ids of nodes that only the second one has.
         removed: Ids of nodes that only the first one has.
         changed: Ids of nodes that both have, with the names of the fields that differ.
+        fields: Names of the fields of the dag itself that differ, such as `priority`.
     """
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: dict[str, tuple[str, ...]] = {}
+    fields: tuple[str, ...] = ()
 
 
 @check_arguments
@@ -104,16 +106,17 @@ class Dags:
             old: The first version.
             new: The second version.
         """
-        before = {node.id: node for node in (await self._version(id, check_count(old, "old"))).nodes}
-        after = {node.id: node for node in (await self._version(id, check_count(new, "new"))).nodes}
-        changed = {}
-        for node in after:
-            if node in before and before[node] != after[node]:
-                fields = msgspec.structs.fields(after[node])
-                names = [f.name for f in fields if getattr(before[node], f.name) != getattr(after[node], f.name)]
-                changed[node] = tuple(names)
-        added = tuple(id for id in after if id not in before)
-        return DagComparison(added, tuple(id for id in before if id not in after), changed)
+        first = await self._version(id, check_count(old, "old"))
+        second = await self._version(id, check_count(new, "new"))
+        before = {node.id: node for node in first.nodes}
+        after = {node.id: node for node in second.nodes}
+        changed = {id: names for id in after if id in before and (names := _changed_fields(before[id], after[id]))}
+        return DagComparison(
+            tuple(id for id in after if id not in before),
+            tuple(id for id in before if id not in after),
+            changed,
+            tuple(name for name in _changed_fields(first, second) if name != "nodes"),
+        )
 
     async def diagram(self, id: str, *, version: int | None = None) -> dict[str, Any]:
         """Return a dag as a graph, `{"nodes": […], "edges": […]}`. A node has `id` and `type`, an edge `from` and `to`.
@@ -226,3 +229,9 @@ class Dags:
         if problems:
             raise DagInvalid(problems)
         return queues
+
+
+def _changed_fields(before: msgspec.Struct, after: msgspec.Struct) -> tuple[str, ...]:
+    """Return the names of the fields that differ, as definitions spell them."""
+    fields = msgspec.structs.fields(after)
+    return tuple(one.encode_name for one in fields if getattr(before, one.name) != getattr(after, one.name))

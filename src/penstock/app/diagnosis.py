@@ -267,7 +267,9 @@ async def why(app: App, run: str) -> list[str]:
 
 def _workers(events: Sequence[Event]) -> dict[str, str]:
     """Return the worker that last started each job."""
-    started: list[dict[str, Any]] = [event.meta or {} for event in events if event.kind == "step.started"]
+    started: list[dict[str, Any]] = [
+        event.meta or {} for event in events if event.kind in ("step.started", "node.started")
+    ]
     return {str(meta["jobId"]): f"worker {meta.get('worker')}" for meta in started if "jobId" in meta}
 
 

@@ -23,7 +23,7 @@ from ..core.clock import Clock
 from ..core.errors import ConfigError, RunError, RunLimit, UnknownRun, UnreadableRecord
 from ..core.events import Event, encode_body, strip_event
 from ..core.ids import dead_letter_id
-from ..core.payload import DECODE_ERRORS
+from ..core.payload import DECODE_ERRORS, unpack
 from ..core.stored import read_stored
 from ..durable.child_runs import child_ended_job
 from ..durable.wait_records import CALL, decode_body
@@ -124,6 +124,10 @@ async def _check_room(app: App, saved: SavedRun) -> None:
     for wait in saved.waits:
         if await app.store.wait_row(wait.id) is not None:
             raise _not_imported(f"wait {wait.id!r} of run {saved.run!r} already exists")
+    for key in app._engines.of_run_kind(saved.kind).read_record(bytes(saved.record)).fixed_keys:
+        stored, own = await app.store.state(key), saved.state.get(key)
+        if stored is not None and own is not None and unpack(stored.value) != unpack(bytes(own)):
+            raise _not_imported(f"{key!r}, which run {saved.run!r} needs, exists with another value")
 
 
 def _not_imported(reason: str) -> RunError:

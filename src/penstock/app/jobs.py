@@ -84,8 +84,7 @@ class Jobs:
         """
         if tx is not None and dedupe is not None:
             raise BadArgument(
-                "dedupe= cannot be used with tx=: enqueue returns the id of the job that holds the dedupe key, and "
-                "with tx= that job is known only after the commit. Use key= instead"
+                "dedupe= cannot be used with tx=: the job that holds the key is only known at commit. Use key= instead"
             )
         ids = await self._app._transactions.write(
             tx,

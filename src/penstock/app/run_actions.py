@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 async def jobs_of(app: App, run: str) -> list[str]:
     """Return the ids of every job a run has had, oldest first, also of those that were removed."""
     row = await app.store.run(run)
-    counted = _counted_jobs(app, row) if row is not None else []
+    counted = await _counted_jobs(app, row) if row is not None else []
     events = await app.events.read_all(app._bodies.run(row.kind if row is not None else FLOW, run))
     families = ("step.", "node.")  # user events have any meta
     own = (event.meta or {} for event in events if event.kind.startswith(families))
@@ -31,9 +31,9 @@ async def jobs_of(app: App, run: str) -> list[str]:
     return list(dict.fromkeys([*recorded, *counted]))
 
 
-def _counted_jobs(app: App, row: RunRow) -> list[str]:
+async def _counted_jobs(app: App, row: RunRow) -> list[str]:
     try:
-        return app._engines.of_run(row).job_ids(row.id, row.record)
+        return (await app._engines.load_record(row)).job_ids(row.id, row.record)
     except UnreadableRecord:
         return []  # the events know most of them
 

@@ -142,7 +142,7 @@ class RunReader:
             # From the record, not from the event, where secrets are redacted.
             if (unreadable := self.find_problem(row)) is not None:
                 raise UnreadableRecord(unreadable)
-            result = self._app._engines.of_run(row).result(row.record)
+            result = await self._app._engines.read_result(row)
             if result is None:
                 raise PayloadTooLarge(
                     f"run {row.id!r} completed, but its result is larger than 64 KB and was not stored; read the "

@@ -1961,6 +1961,14 @@ class SyncTokens:
         """
         return self._portal.call(self._facet.check(text))
 
+    def check_id(self, id: str) -> Caller | None:
+        """Return the caller that a token belongs to, or None if it was revoked or has expired since it was checked.
+
+        Args:
+            id: Id of the token, as `Caller.token` has it.
+        """
+        return self._portal.call(self._facet.check_id(id))
+
     def issue_ticket(self, caller: Caller) -> str:
         """Return a ticket: it opens one stream or socket within 30 s, from a browser that cannot send headers.
 

@@ -35,7 +35,9 @@ ROLES: tuple[Role, ...] = (VIEWER, OPERATOR, ADMIN)
 TOKEN_PREFIX = "pst_"  # noqa: S105
 STATE_PREFIX = "auth/"
 IN_USE = "in_use"  # a key that stays while there is a token: the list of keys may be damaged
-TOKEN_CACHE_MS = 5_000  # a revoked token works at most this much longer
+# A revoked token works at most five seconds longer: a server asks the store again after this time, and asks as often
+# for the callers of open streams and sockets (`http/admission.py`).
+TOKEN_CACHE_MS = 2_500
 TICKET_TTL_MS = 30_000
 MAX_TOKEN_CHARS, MAX_TICKET_CHARS = 500, 100
 PAGE = 100
@@ -47,6 +49,7 @@ class Caller(msgspec.Struct, frozen=True):
 
     name: str
     role: Role = VIEWER
+    token: str | None = None  # id of the token; None for a session of your own
 
     def may(self, role: Role) -> bool:
         """Return whether the caller's role includes another one: an admin may do everything."""
@@ -75,8 +78,14 @@ class _StoredToken(msgspec.Struct, frozen=True):
     expires: _Time | None = None
 
 
+class _StoredTicket(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    role: Role
+    token: str | None = None
+
+
 _decode_token = msgspec.json.Decoder(_StoredToken).decode
-_decode_ticket = msgspec.json.Decoder(tuple[str, Role]).decode
+_decode_ticket = msgspec.json.Decoder(_StoredTicket).decode
 
 
 def _hash(secret: str) -> str:
@@ -144,7 +153,7 @@ class Tokens:
         """Return whether there is a token: without one, only loopback may call the API."""
         now = self._clock.now_ms()
         checked, found = self._any
-        if (not found and now - checked >= TOKEN_CACHE_MS) or now - checked >= 12 * TOKEN_CACHE_MS:
+        if (not found and now - checked >= TOKEN_CACHE_MS) or now - checked >= 24 * TOKEN_CACHE_MS:
             found = await self._store.state(STATE_PREFIX + IN_USE) is not None
             found = found or bool(await self._store.states(f"{STATE_PREFIX}token/", after=None, limit=1))
             self._any = (now, found)
@@ -159,17 +168,19 @@ class Tokens:
         id, _, secret = text.removeprefix(TOKEN_PREFIX).removesuffix(self._suffix).partition("_")
         if not text.startswith(TOKEN_PREFIX) or not secret or not id.isalnum() or len(text) > MAX_TOKEN_CHARS:
             return None
-        now = self._clock.now_ms()
-        checked, stored = self._known.get(id, (0, None))
-        if stored is None or now - checked >= TOKEN_CACHE_MS:
-            stored = await self._load(id)
-            if stored is None:
-                self._known.pop(id, None)
-                return None
-            self._known[id] = (now, stored)
-        if not hmac.compare_digest(_hash(secret).encode(), stored.hash.encode()) or (stored.expires or now + 1) <= now:
+        stored = await self._find(id)
+        if stored is None or not hmac.compare_digest(_hash(secret).encode(), stored.hash.encode()):
             return None
-        return Caller(stored.name, stored.role)
+        return Caller(stored.name, stored.role, id)
+
+    async def check_id(self, id: str) -> Caller | None:
+        """Return the caller that a token belongs to, or None if it was revoked or has expired since it was checked.
+
+        Args:
+            id: Id of the token, as `Caller.token` has it.
+        """
+        stored = await self._find(id)
+        return Caller(stored.name, stored.role, id) if stored is not None else None
 
     async def issue_ticket(self, caller: Caller) -> str:
         """Return a ticket: it opens one stream or socket within 30 s, from a browser that cannot send headers.
@@ -180,7 +191,9 @@ class Tokens:
         if not isinstance(caller, Caller):
             raise BadArgument(f"caller must be a Caller, got {shorten(caller)}")
         ticket = secrets.token_urlsafe(24)
-        await self._state.set(f"ticket/{_hash(ticket)}", [caller.name, caller.role], ttl=TICKET_TTL_MS / 1000)
+        await self._state.set(
+            f"ticket/{_hash(ticket)}", list(msgspec.structs.astuple(caller)), ttl=TICKET_TTL_MS / 1000
+        )
         return ticket
 
     async def take_ticket(self, ticket: str) -> Caller | None:
@@ -197,7 +210,7 @@ class Tokens:
         if row is None or not await self._state._write(StateWrite(key, None, row.version)):
             return None
         try:
-            return Caller(*_decode_ticket(row.value))
+            return Caller(*msgspec.structs.astuple(_decode_ticket(row.value)))
         except DECODE_ERRORS:
             return None
 
@@ -207,6 +220,18 @@ class Tokens:
             after = rows[-1].key
             for row in rows:
                 yield row.key.removeprefix(prefix), row
+
+    async def _find(self, id: str) -> _StoredToken | None:
+        """Return a valid token by its id, from what was read lately or from the store."""
+        now = self._clock.now_ms()
+        checked, stored = self._known.get(id, (0, None))
+        if stored is None or now - checked >= TOKEN_CACHE_MS:
+            stored = await self._load(id)
+            if stored is None:
+                self._known.pop(id, None)
+                return None
+            self._known[id] = (now, stored)
+        return stored if (stored.expires or now + 1) > now else None
 
     async def _load(self, id: str) -> _StoredToken | None:
         """Return a token; None for one that is damaged, so that nobody can use it."""

@@ -83,7 +83,7 @@ async def _has_launched_work(app: App, may_start: bool) -> bool:
         if row is None and may_start:
             return True
         if row is not None and not row.closed:
-            jobs += app._engines.of_run(row).job_ids(id, row.record)
+            jobs += (await app._engines.load_record(row)).job_ids(id, row.record)
     rows = [await app.store.job(id) for id in jobs]
     served = app.registry.queues()  # a job in another queue is for another program
     return any(

@@ -169,7 +169,7 @@ async def run_planned(
     if expected is None and not dry_run:
         return await act(), None
     if expected is not None and run is None:
-        raise BadArgument(f"version={expected} can only be used with a call on one run")
+        raise BadArgument(f"version={expected} needs a call that changes exactly one run")
     row = await store.run(run) if run is not None else None
     current = row.version if row is not None else None
     if expected is not None and current is not None and current != expected:
@@ -205,7 +205,7 @@ def read_version(version: int | Preview | None, about: str | None) -> int | None
     """Return the version that the caller expects: a number, or that of a preview of the same run or job."""
     expected = version.version if isinstance(version, Preview) else version
     if isinstance(version, Preview) and (found := version.run or version.job) != about:
-        raise BadArgument(f"version is the preview of another call: it is about {found!r}, not {about!r}")
+        raise BadArgument(f"version= is a Preview of another call ({found!r}); make a dry run of {about!r}")
     if expected is not None and (
         isinstance(expected, bool) or not isinstance(expected, int) or not 0 <= expected < MAX_VERSION
     ):

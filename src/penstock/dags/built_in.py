@@ -212,7 +212,7 @@ def make_collecting(outer: NodeHandler, inner: NodeHandler) -> NodeHandler:
     call = _call_each if outer.name == MAP else _call_batches
 
     async def collect(config: Any, ctx: Context) -> list[Any]:
-        return await call(inner.bind(config.config, (), None, None), config, ctx)
+        return await call(inner.bind(config.config), config, ctx)
 
     return CollectingHandler(
         name=outer.name,

@@ -88,16 +88,27 @@ class Catalog:
         while True:
             row = await self._store.state(HEADS + dag.id)
             before = self._read(row) if row is not None else DagSummary(dag.id)
-            if before.versions and before.versions[-1].fingerprint == fingerprint and before.is_active:
+            versions, stored = before.versions, _encode(StoredDag(dag, dict(queues)))
+            is_newest = bool(versions) and versions[-1].fingerprint == fingerprint
+            # An import may have brought the list of the versions, and not this one.
+            is_stored = is_newest and await self._store.state(version_key(dag.id, before.latest)) is not None
+            if is_stored and before.is_active:
                 return self._remember(before)
-            versions, state = before.versions, []
-            if not versions or versions[-1].fingerprint != fingerprint:
-                number, at = len(versions) + 1, to_iso(self._runtime.clock.now_ms())
+            if not is_newest:
+                number, at = await self._next_version(before), to_iso(self._runtime.clock.now_ms())
                 versions = (*versions, DagVersion(number, at, fingerprint, notes))
-                state = [StateWrite(version_key(dag.id, number), _encode(StoredDag(dag, dict(queues))))]
+            key = version_key(dag.id, versions[-1].version)
+            state = [] if is_stored else [StateWrite(key, stored, 0)]  # a version never changes
             after = DagSummary(dag.id, dag.name, True, versions)
             if await self._write(after, row, state):
                 return self._remember(after)
+
+    async def _next_version(self, summary: DagSummary) -> int:
+        """Return a number that no version has, also none that an import has brought with a run."""
+        number = summary.versions[-1].version + 1 if summary.versions else 1
+        while await self._store.state(version_key(summary.id, number)) is not None:
+            number += 1
+        return number
 
     async def set_active(self, id: str, is_active: bool) -> bool:
         """Activate or deactivate a dag. Return False if it is so already."""
@@ -141,8 +152,9 @@ class Catalog:
             row = await self._store.state(version_key(id, version))
             if row is None:
                 raise UnknownDag(f"version {version} of dag {id!r} is not stored; register it again")
-            stored = read_stored(_decode_stored, row.value, f"version {version} of dag {id!r}", _RESTORE)
-            plan = self._plans[id, version] = Plan(stored.dag, version, stored.queues)
+            what = f"version {version} of dag {id!r}"
+            plan = read_stored(lambda data: _read_plan(data, version), row.value, what, _RESTORE)
+            self._plans[id, version] = plan
         return plan
 
     def find_plan(self, id: str, version: int) -> Plan | None:
@@ -168,6 +180,20 @@ class Catalog:
     def _remember(self, summary: DagSummary) -> DagSummary:
         self.known[summary.id] = summary
         return summary
+
+
+def _read_plan(data: bytes, version: int) -> Plan:
+    """Return the plan of a stored version. Raise msgspec.ValidationError if its nodes do not fit together."""
+    stored = _decode_stored(data)
+    try:
+        return Plan(stored.dag, version, stored.queues)
+    except KeyError as missing:
+        raise msgspec.ValidationError(f"it has no node {missing}") from None
+
+
+def head_key(id: str) -> str:
+    """Return the state key of a dag's list of versions."""
+    return HEADS + id
 
 
 def version_key(id: str, version: int) -> str:

@@ -55,6 +55,7 @@ class Decision(msgspec.Struct):
     events: list[EventBody] = []
     starts: list[NodeStart] = []
     kept: list[KeptData] = []
+    results: dict[str, bytes] = {}  # of last nodes, to store as state of the run
 
 
 class Decider:
@@ -69,6 +70,7 @@ class Decider:
         self._events: list[EventBody] = []
         self._starts: list[NodeStart] = []
         self._kept: list[KeptData] = []
+        self._results: dict[str, bytes] = {}
 
     # Facts
 
@@ -233,7 +235,7 @@ class Decider:
             self._kept.append(KeptData(node, reader, data))
         children = plan.children[node]
         if not children:
-            self._record.keep_result(plan.nodes[node].id, data)
+            self._results |= self._record.keep_result(plan.nodes[node].id, data, plan.last_count == 1)
         skipped = []
         for child in children:
             if chosen is None or plan.nodes[child].id in chosen:
@@ -298,6 +300,8 @@ class Decider:
             data: dict[str, Any] = {"duration": self._duration_ms()}
             if (result := record.result()) is not None:
                 data["result"] = msgspec.Raw(result)
+            else:
+                data["storedResults"] = record.stored_results
             self._append("flow.completed", data)
             return
         first = record.failures[0] if record.failures else FailedNode("", 0, f"{record.failed_count} nodes failed")
@@ -320,7 +324,7 @@ class Decider:
         self._events.append(EventBody(kind, None, None, node, None, self._shown, msgspec.Raw(encode(data)), meta))
 
     def _decision(self) -> Decision:
-        return Decision(self._record, self._events, self._starts, self._kept)
+        return Decision(self._record, self._events, self._starts, self._kept, self._results)
 
 
 def open_nodes(record: DagRecord) -> list[int]:

@@ -6,7 +6,7 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,8 +20,10 @@ from ..core.payload import parse_json, to_plain
 from ..core.retry import RetryOption, RetryPolicy
 from ..core.text import MAX_SHOWN_CHARS, shorten
 from .expressions import Template
+from .spellings import lift_config
 
 MAX_NODES = 20_000
+MAX_SHOWN_CYCLE = 10
 MAX_DEFINITION_BYTES = 4 * 1024 * 1024
 _DAG_KEYS = {"id": "id", "name": "name", "nodes": "nodes", "entryNodeId": "entryNodeId", "priority": "priority"} | {
     "delay": "delay",
@@ -156,8 +158,8 @@ class DagBuilder:
 
 def read_dag(data: Any) -> Dag:
     """Read a dag from a mapping, or from JSON text. Raise DagInvalid with every mistake and its path."""
-    if isinstance(data, Dag):
-        return data
+    if isinstance(data, Dag):  # it may have been built without a check
+        data = msgspec.to_builtins(data)
     if isinstance(data, str | bytes):
         data = parse_json(data, "the dag", MAX_DEFINITION_BYTES)
     return _Reader().read(data)
@@ -213,7 +215,7 @@ class _Reader:
         if not isinstance(data, Mapping):
             self.problems.append(f"{path}: a node must be an object with id and type, got {shorten(data)}")
             return Node("", "")
-        fields = self._fields(data, _NODE_KEYS, path)
+        fields = lift_config(self._fields(data, _NODE_KEYS, path))
         continues = fields.get("continueOnFail", False)
         if not isinstance(continues, bool):
             self.problems.append(f"{path}.continueOnFail: must be true or false, got {shorten(continues)}")
@@ -252,11 +254,13 @@ class _Reader:
             if one.id and index.setdefault(one.id, n) != n:
                 self.problems.append(f"nodes[{n}].id: {one.id!r} is the id of nodes[{index[one.id]}] too")
         for n, one in enumerate(nodes):
+            seen: set[str] = set()
             for m, parent in enumerate(one.inputs):
                 if parent not in index:
                     self._unknown(f"nodes[{n}].inputs[{m}]", parent, index)
-                elif one.inputs.index(parent) != m:
+                elif parent in seen:
                     self.problems.append(f"nodes[{n}].inputs[{m}]: {parent!r} is listed twice")
+                seen.add(parent)
         if self.problems or not nodes:
             return
         first = [one.id for one in nodes if not one.inputs]
@@ -268,23 +272,23 @@ class _Reader:
             else:
                 self._unknown("entryNodeId", entry, index)
         if (cycle := find_cycle(nodes)) is not None:
-            self.problems.append(f"nodes[{index[cycle[0]]}].inputs: a cycle: {' -> '.join([*cycle, cycle[0]])}")
+            self.problems.append(f"nodes[{index[cycle[0]]}].inputs: a cycle: {_show_cycle(cycle)}")
         if not self.problems:
             self._check_references(nodes, index)
 
     def _check_references(self, nodes: list[Node], index: Mapping[str, int]) -> None:
         """Check that every expression reads nodes that have ended before its own node starts."""
+        read: dict[int, set[str]] = {}
         for n, one in enumerate(nodes):
             wanted = Template(one.config).nodes - set(one.inputs)
             for name in sorted(wanted - index.keys()):
                 self._unknown(f"nodes[{n}].config", name, index)
-            wanted &= index.keys()
-            if wanted:
-                missing = sorted(wanted - find_ancestors(nodes, index, one))
-                self.problems += [
-                    f"nodes[{n}].config: node {name!r} does not come before {one.id!r}; add it to inputs"
-                    for name in missing
-                ]
+            if wanted := wanted & index.keys():
+                read[n] = wanted
+        for n, name in find_later_nodes(nodes, index, read):
+            self.problems.append(
+                f"nodes[{n}].config: node {name!r} does not come before {nodes[n].id!r}; add it to inputs"
+            )
 
     def _unknown(self, path: str, name: Any, known: Iterable[str]) -> None:
         hint = did_you_mean(name, known)
@@ -346,38 +350,65 @@ class _Reader:
 
 def find_cycle(nodes: Sequence[Node]) -> list[str] | None:
     """Return the ids of one cycle, in the direction of the edges; None if there is none."""
-    waiting = {one.id: len(one.inputs) for one in nodes}
-    children: dict[str, list[str]] = {}
-    for one in nodes:
-        for parent in one.inputs:
-            children.setdefault(parent, []).append(one.id)
-    ready = [id for id, count in waiting.items() if not count]
-    while ready:
-        for child in children.get(ready.pop(), ()):
-            waiting[child] -= 1
-            if not waiting[child]:
-                ready.append(child)
-    stuck = {id: one for one in nodes if waiting[id := one.id]}
+    ended = set(sort_nodes(nodes))
+    stuck = {one.id: one for n, one in enumerate(nodes) if n not in ended}
     if not stuck:
         return None
-    path: list[str] = []
+    path: dict[str, int] = {}
     at = next(iter(stuck))
     while at not in path:  # every stuck node has a stuck parent
-        path.append(at)
+        path[at] = len(path)
         at = next(parent for parent in stuck[at].inputs if parent in stuck)
-    return path[path.index(at) :][::-1]
+    return list(path)[path[at] :][::-1]
 
 
-def find_ancestors(nodes: Sequence[Node], index: Mapping[str, int], of: Node) -> set[str]:
-    """Return the ids of all nodes that end before a node can start."""
-    found: set[str] = set()
-    left = list(of.inputs)
-    while left:
-        id = left.pop()
-        if id not in found:
-            found.add(id)
-            left += nodes[index[id]].inputs
+def _show_cycle(cycle: Sequence[str]) -> str:
+    if len(cycle) <= MAX_SHOWN_CYCLE:
+        return " -> ".join([*cycle, cycle[0]])
+    return " -> ".join([*cycle[:MAX_SHOWN_CYCLE], "…", cycle[0]]) + f" ({len(cycle)} nodes)"
+
+
+def sort_nodes(nodes: Sequence[Node]) -> list[int]:
+    """Return the numbers of the nodes, each after its inputs. Those of a cycle, and after one, are missing."""
+    index = {one.id: n for n, one in enumerate(nodes)}
+    missing = [len(one.inputs) for one in nodes]
+    children: list[list[int]] = [[] for _ in nodes]
+    for n, one in enumerate(nodes):
+        for parent in one.inputs:
+            children[index[parent]].append(n)
+    found = [n for n, count in enumerate(missing) if not count]
+    for at in found:  # it grows
+        for child in children[at]:
+            missing[child] -= 1
+            if not missing[child]:
+                found.append(child)
     return found
+
+
+def find_later_nodes(
+    nodes: Sequence[Node], index: Mapping[str, int], read: Mapping[int, Collection[str]]
+) -> list[tuple[int, str]]:
+    """Return each node with the ones that it reads although they need not end before it starts.
+
+    Sets of nodes are the bits of an integer: one pass over the edges, also for ten thousand nodes."""
+    if not read:
+        return []
+    found: list[tuple[int, str]] = []
+    before: list[int] = [0] * len(nodes)
+    uses = [0] * len(nodes)  # how many nodes still need the set of this one
+    for one in nodes:
+        for parent in one.inputs:
+            uses[index[parent]] += 1
+    for n in sort_nodes(nodes):
+        bits = 0
+        for at in (index[id] for id in nodes[n].inputs):
+            bits |= before[at] | 1 << at
+            uses[at] -= 1
+            if not uses[at]:
+                before[at] = 0
+        before[n] = bits
+        found += [(n, name) for name in sorted(read.get(n, ())) if not bits >> index[name] & 1]
+    return sorted(found)
 
 
 def find_warnings(dag: Dag) -> list[DagWarning]:

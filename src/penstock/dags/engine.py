@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +10,18 @@ import msgspec
 
 from ..commit.command_sink import CommandSink, DirectSink
 from ..commit.runtime import Runtime
-from ..core.errors import PenstockError, SchemaViolation, UnknownNodeType, UnreadableRecord
+from ..core.errors import PenstockError, SchemaViolation, UnknownDag, UnknownNodeType, UnreadableRecord
 from ..core.events import Event
 from ..core.ids import BadId, check_id, step_job_id
 from ..core.payload import DECODE_ERRORS, pack, unpack
 from ..core.stored import read_stored
+from ..core.text import shorten
 from ..flows.reducer import RunView, finish_view
 from ..flows.run_record import COMPLETED, RUNNING
 from ..handlers.nodes import NodeHandler
 from ..jobs.engine import missing_handler
 from ..ports.runner import Runner
-from ..ports.store import JobRow
+from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim, NewJob
 from ..worker.child_runs import RunStart
 from ..worker.engines import PreflightProblem, RecordSummary, RunOutcome
@@ -28,7 +29,7 @@ from ..worker.outcomes import Launcher
 from ..worker.unreadable import mark_options
 from . import run_record as records
 from .built_in import BUILT_IN, HTTP, MAP, SUB_WORKFLOW, find_inner_type, is_collecting, make_collecting, make_http
-from .catalog import Catalog, version_key
+from .catalog import Catalog, head_key, version_key
 from .decide import Decider
 from .definition import Dag, Node
 from .expressions import Template
@@ -37,7 +38,17 @@ from .node_work import NodeWork, UnreadableRunWork
 from .plan import Plan
 from .reducer import apply_dag, reduce_dag
 from .run_record import DagRecord, list_bits
-from .units import DAG, NodeOptions, UnitBuilder, data_prefix, decode_options, input_key, restore_job, run_keys
+from .units import (
+    DAG,
+    NodeOptions,
+    UnitBuilder,
+    data_prefix,
+    decode_options,
+    input_key,
+    restore_job,
+    results_prefix,
+    run_keys,
+)
 
 if TYPE_CHECKING:
     from .run_commands import DagCommands
@@ -82,13 +93,15 @@ class DagEngine:
         try:
             record = records.decode(claim.record, claim.run)
             plan = await self.catalog.plan(record.dag, record.version)
-        except UnreadableRecord as problem:
+        except (UnreadableRecord, UnknownDag) as problem:
             return UnreadableRunWork(self, claim, problem)
         try:
             options = decode_options(claim.opts)
         except DECODE_ERRORS as problem:
             claim, options = mark_options(claim, problem), NodeOptions(claim.name)
-        n = plan.index[options.node]
+        n = plan.index.get(options.node)
+        if n is None:
+            return UnreadableRunWork(self, claim, _unknown_node(record, options.node))
         claim, handler = await self._bind(claim, plan, n)
         return NodeWork(self, claim, record, plan, n, handler, options.n)
 
@@ -102,32 +115,32 @@ class DagEngine:
         try:
             data, input = await self._read_data(claim, plan, n) if plan.needs_data(n) else ({}, None)
             claim, own = _complete_input(claim, plan, n, data)
-            config = self._render(claim, plan, n, {**data, **own}, input)
+            known = {**data, **own}
+            config = self._render(claim, plan, n, known, input)
             if node.type in (SUB_WORKFLOW, MAP) and isinstance(config, dict):
                 await self.load_definition(config.get("workflowId"))  # `ctx.call` knows what is loaded
             followers = [plan.nodes[child].id for child in plan.children[n]]
-            return claim, executor.bind(config, followers, node.retry, node.timeout_ms)
+            skipped = [plan.nodes[parent].id for parent in plan.parents[n] if plan.nodes[parent].id not in known]
+            return claim, executor.bind(config, followers, node.retry, node.timeout_ms, skipped)
         except PenstockError as problem:
             return claim, _failing(node, claim.queue, problem)
 
     async def _read_data(self, claim: Claim, plan: Plan, n: int) -> tuple[dict[str, Any], Any]:
         """Return what earlier nodes left for this one, by node, and the run's input if the config reads it."""
-        run, store = claim.run or "", self.runtime.store
-        prefix, after = data_prefix(run, plan.nodes[n].id), None
-        found: dict[str, Any] = {}
-        while rows := await store.states(prefix, after=after, limit=PAGE):
-            after = rows[-1].key
-            found |= {row.key.removeprefix(prefix): msgspec.Raw(row.value) for row in rows}
-            if len(rows) < PAGE:
-                break
-        input = await store.state(input_key(run)) if plan.templates[n].reads_input else None
+        run = claim.run or ""
+        prefix = data_prefix(run, plan.nodes[n].id)
+        found = {id: msgspec.Raw(value) async for id, value in self._read_state(prefix)}
+        input = await self.runtime.store.state(input_key(run)) if plan.templates[n].reads_input else None
         return found, unpack(input.value) if input is not None else None
 
     def _render(self, claim: Claim, plan: Plan, n: int, data: Mapping[str, Any], input: Any) -> Any:
         template = plan.templates[n]
         if template.is_constant:
             return plan.nodes[n].config
-        nodes = {id: {"data": unpack(bytes(data[id])) if id in data else None} for id in template.nodes}
+        nodes = {
+            id: {"data": unpack(bytes(data[id])) if id in data else None, "skipped": id not in data}
+            for id in template.nodes
+        }
         try:
             return template.render({"input": input, "nodes": nodes, "run": {"id": claim.run}})
         except PenstockError as problem:
@@ -219,9 +232,26 @@ class DagEngine:
         finish_view(view)
 
     def result(self, record: bytes) -> bytes | None:
-        """Return the result of a completed run as JSON; None if it is too large to keep."""
+        """Return the result of a completed run as JSON; None if the record does not have it: see `load_result`."""
         hint = "start a new run of the dag"
         return read_stored(lambda data: records.decode(data).result(), record, "the result of the run", hint)
+
+    async def load_result(self, row: RunRow) -> bytes | None:
+        """Return the result of a completed run as JSON, from its record or from its state."""
+        if (found := self.result(row.record)) is not None:
+            return found
+        rows = {id: msgspec.Raw(value) async for id, value in self._read_state(results_prefix(row.id))}
+        return msgspec.json.encode(rows) if len(rows) == records.decode(row.record).stored_results else None
+
+    async def _read_state(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
+        """Yield the keys under a prefix, without it, and their values."""
+        after = None
+        while rows := await self.runtime.store.states(prefix, after=after, limit=PAGE):
+            for row in rows:
+                yield row.key.removeprefix(prefix), row.value
+            after = rows[-1].key
+            if len(rows) < PAGE:
+                return
 
     def outcome(self, record: bytes) -> RunOutcome:
         """Return how a closed run ended, for the run that called it."""
@@ -232,8 +262,16 @@ class DagEngine:
         error = first.error if first is not None else known.cancel_reason or ""
         return RunOutcome(None, error, first.code if first is not None else None)
 
+    async def load_record(self, record: bytes) -> None:
+        """Load the version of a run. Without it, `job_ids` knows no job."""
+        known = records.decode(record)
+        try:
+            await self.catalog.plan(known.dag, known.version)
+        except UnknownDag:
+            pass  # the events know most of the jobs
+
     def job_ids(self, run: str, record: bytes) -> list[str]:
-        """Return the ids of the jobs of every node that was started; none if this process has not loaded the dag."""
+        """Return the ids of the jobs of every node that was started; none if `load_record` was not called."""
         known = records.decode(record, run)
         plan = self.catalog.find_plan(known.dag, known.version)
         if plan is None:
@@ -249,7 +287,12 @@ class DagEngine:
         assert claim.run is not None
         assert claim.record is not None
         record, options = records.decode(claim.record, claim.run), decode_options(claim.opts)
-        plan = await self.catalog.plan(record.dag, record.version)
+        try:
+            plan = await self.catalog.plan(record.dag, record.version)
+            if options.node not in plan.index:
+                raise _unknown_node(record, options.node)
+        except (UnreadableRecord, UnknownDag) as problem:
+            return [PreflightProblem(claim.run, record.dag, options.node, options.n, problem.code, str(problem))]
         node = plan.nodes[plan.index[options.node]]
         executor = self.executor(node.type)
         if executor is None:
@@ -281,9 +324,11 @@ class DagEngine:
     def read_record(self, record: bytes) -> RecordSummary:
         """Return what lists show of a run, and the state key of its version of the dag."""
         known = records.decode(record)
-        keys = (version_key(known.dag, known.version),)
-        status = known.display_status
-        return RecordSummary(known.paused, keys, known.dag, status, known.closed, known.open_count, known.parent)
+        fixed = (version_key(known.dag, known.version),)
+        keys, status = (head_key(known.dag), *fixed), known.display_status
+        return RecordSummary(
+            known.paused, keys, known.dag, status, known.closed, known.open_count, known.parent, fixed_keys=fixed
+        )
 
     def index_keys(self, run: str, record: bytes) -> tuple[str, ...]:
         """Return the keys that a run is found by."""
@@ -300,11 +345,11 @@ class DagEngine:
         return restore_job(self.bodies, run, records.decode(record, run), job)
 
     def explain(self, record: bytes) -> list[str]:
-        """Return a sentence for the nodes that have some of their inputs."""
+        """Return a sentence for the nodes that have some of their inputs, or why the dag cannot be read."""
         known = records.decode(record)
         plan = self.catalog.find_plan(known.dag, known.version)
         if plan is None:
-            return [f"{len(known.joins)} nodes wait for more inputs"] if known.joins else []
+            return [f"version {known.version} of dag {known.dag!r} cannot be read; restore it, or cancel the run"]
         return [
             f"node {plan.nodes[node].id!r} waits for {join.missing} of its {len(plan.parents[node])} inputs"
             for node, join in known.joins.items()
@@ -322,6 +367,12 @@ def _complete_input(claim: Claim, plan: Plan, n: int, data: Mapping[str, Any]) -
     last: dict[str, msgspec.Raw] = msgspec.json.decode(claim.payload, type=dict[str, msgspec.Raw])
     merged = {id: last.get(id, data.get(id)) for id in parents}
     return msgspec.structs.replace(claim, payload=msgspec.json.encode(merged)), last
+
+
+def _unknown_node(record: DagRecord, node: str) -> UnreadableRecord:
+    return UnreadableRecord(
+        f"version {record.version} of dag {record.dag!r} has no node {shorten(node)}; cancel the run and start it again"
+    )
 
 
 def _failing(node: Node, queue: str, problem: PenstockError) -> NodeHandler:

@@ -40,6 +40,9 @@ def _split_holes(text: str) -> list[str]:
     return [*pieces, text[end:]]
 
 
+NODE_FIELDS = ("data", "skipped")
+
+
 class Missing(Exception):
     """A path leads nowhere."""
 
@@ -159,8 +162,11 @@ class Expression:
         if root == "input":
             self.reads_input = True
         if root == "nodes":
-            if len(parts) < 3 or not isinstance(parts[1], str) or parts[2] != "data":
-                raise ExpressionError(f"{{{{ {self.text} }}}}: the data of a node is `nodes.<id>.data`")
+            if len(parts) < 3 or not isinstance(parts[1], str) or parts[2] not in NODE_FIELDS:
+                raise ExpressionError(
+                    f"{{{{ {self.text} }}}}: the data of a node is `nodes.<id>.data`, and whether it was skipped "
+                    "`nodes.<id>.skipped`"
+                )
             self.nodes.add(parts[1])
         return _read_path(parts)
 

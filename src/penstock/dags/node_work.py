@@ -11,7 +11,7 @@ import msgspec
 from ..commit.committer import CommitRequest
 from ..context.state_events import build_state_events
 from ..core.clock import to_iso
-from ..core.errors import UnreadableRecord
+from ..core.errors import UnknownDag, UnreadableRecord
 from ..core.events import EventBody
 from ..durable.child_runs import has_call
 from ..flows.run_record import WAITING
@@ -277,10 +277,10 @@ class NodeWork:
 
 
 class UnreadableRunWork(NodeWork):
-    """One claim of a node whose run record or dag cannot be read. It fails once. The run keeps its record, so that
-    people can see and restore it."""
+    """One claim of a node whose run record or dag cannot be read, or is gone. It fails once. The run keeps its record,
+    so that people can see and restore it."""
 
-    def __init__(self, engine: DagEngine, claim: Claim, problem: UnreadableRecord) -> None:
+    def __init__(self, engine: DagEngine, claim: Claim, problem: UnreadableRecord | UnknownDag) -> None:
         assert claim.run is not None
         handler = missing_handler(claim.name, claim.queue, problem)
         plan = Plan(Dag("", (Node(claim.name, ""),)), 0)

@@ -39,6 +39,11 @@ class Plan:
         return [n for n, parents in enumerate(self.parents) if not parents]
 
     @cached_property
+    def last_count(self) -> int:
+        """How many nodes no other one follows. Their data is the run's result."""
+        return sum(not children for children in self.children)
+
+    @cached_property
     def keeps_input(self) -> bool:
         """Whether some expression reads the run's input."""
         return any(template.reads_input for template in self.templates)

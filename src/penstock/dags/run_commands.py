@@ -29,6 +29,8 @@ from .plan import Plan
 from .run_record import DagRecord, list_bits
 from .units import DAG, input_key
 
+NO_PLAN = Plan(Dag("", ()), 0)  # for decisions that start no node: a run whose dag is gone can be cancelled
+
 
 class DagCommands:
     """Starts runs of dags and acts on them, through one sink."""
@@ -95,7 +97,6 @@ class DagCommands:
         packed = pack(data, f"the data of {kind}")
         unit_id = self._engine.new_unit_id()
         row = await self.row(run)
-        plan = await self._plan(records.decode(row.record, run))
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
             record = records.decode(data, run) if data is not None else None
@@ -106,8 +107,8 @@ class DagCommands:
             meta = {"causationId": f"emit-{unit_id}"}
             shown = record.event_correlation(run)
             body = EventBody(kind, correlation_id=shown, data=msgspec.Raw(packed), meta=meta)
-            decision = self._engine.decider(run, record, plan).on_event(body)
-            builder = self._engine.unit_builder(run, plan)
+            decision = self._engine.decider(run, record, NO_PLAN).on_event(body)
+            builder = self._engine.unit_builder(run, NO_PLAN)
             return Unit(
                 unit_id,
                 run=builder.run_write(decision, version),
@@ -230,7 +231,8 @@ class DagCommands:
         *,
         may_replace_record: bool = False,
     ) -> Receipt:
-        """Commit a decision about an open run. Return a Conflict if it has ended or there is nothing to decide.
+        """Commit a decision about an open run that starts no node. Return a Conflict if it has ended or there is
+        nothing to decide.
 
         A record that cannot be read is replaced if the decision needs nothing of it."""
         unit_id = self._engine.new_unit_id()
@@ -244,17 +246,14 @@ class DagCommands:
                     raise
                 return records.replace_record(row)
 
-        current = decode(row.record)
-        plan = await self._plan(current) if current.version else Plan(Dag("", ()), 0)
-
         def build(version: int, data: bytes | None) -> Unit | Receipt:
             record = decode(data) if data is not None else None
             if record is None or record.closed:
                 return Conflict(version, data)
-            decision = decide(self._engine.decider(run, record, plan), record)
+            decision = decide(self._engine.decider(run, record, NO_PLAN), record)
             if decision is None:
                 return Conflict(version, data)
-            builder = self._engine.unit_builder(run, plan)
+            builder = self._engine.unit_builder(run, NO_PLAN)
             jobs = builder.jobs(decision, version=version) + follow_jobs(run, version, record.has_called)
             appended = [*events, *builder.events(decision)]
             return Unit(

@@ -1,14 +1,14 @@
 """The run record of a dag: the small folded state that decisions read.
 
 It does not list the nodes. It has two bits for each node, the joins that have some of their inputs, and the results of
-last nodes. So a commit in a dag of ten thousand nodes writes little more than one in a dag of a hundred.
+a few last nodes; if they are many or large, they are state of the run. So a commit in a dag of ten thousand nodes
+writes little more than one in a dag of a hundred.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from ..core.payload import MAX_PAYLOAD_BYTES
 from ..core.stored import read_stored
 from ..flows.run_record import (
     CANCELLED,
@@ -25,6 +25,7 @@ from ..ports.store import RunRow
 from ..ports.unit import RunParent
 
 CLOSED = frozenset((COMPLETED, FAILED, CANCELLED))
+MAX_RESULTS, MAX_RESULTS_BYTES = 32, 4096  # in the record, if the dag has several last nodes
 FailedNode = FailedStep  # `step` is the id of the node
 
 
@@ -54,7 +55,7 @@ class DagRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     again: dict[int, int] = {}  # node -> number of its newest job, for nodes that were retried after their failure
     results: dict[str, msgspec.Raw] = {}  # of last nodes
     results_bytes: int = 0
-    has_dropped_results: bool = False
+    stored_results: int = 0  # how many results are state of the run instead
     tags: dict[str, str] = {}
     paused: bool = False
     paused_by: str | None = None
@@ -98,25 +99,25 @@ class DagRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
         if len(self.failures) < MAX_FAILURES:
             self.failures.append(failure)
 
-    def keep_result(self, node: str, data: bytes) -> None:
-        """Keep the result of a last node, unless they exceed the size limit together."""
-        if self.has_dropped_results:
-            return
+    def keep_result(self, node: str, data: bytes, is_only: bool) -> dict[str, bytes]:
+        """Keep the result of a last node, and return those that are to be stored as state instead."""
         self.results_bytes += len(data)
-        if self.results_bytes > MAX_PAYLOAD_BYTES:
-            self.has_dropped_results = True
-            self.results.clear()
-            return
-        self.results[node] = msgspec.Raw(data)
+        fits = len(self.results) < MAX_RESULTS and self.results_bytes <= MAX_RESULTS_BYTES
+        if is_only or (fits and not self.stored_results):
+            self.results[node] = msgspec.Raw(data)
+            return {}
+        moved = {id: bytes(kept) for id, kept in self.results.items()} | {node: data}
+        self.results.clear()
+        self.stored_results += len(moved)
+        return moved
 
     def result(self) -> bytes | None:
-        """Return the run's result: that of its last node, or a mapping if several last nodes have run; None if they
-        exceed the size limit."""
-        if self.has_dropped_results:
+        """Return the run's result: that of its last node, or a mapping if several last nodes have run; None if it is
+        state of the run."""
+        if self.stored_results:
             return None
         value = next(iter(self.results.values())) if len(self.results) == 1 else self.results or None
-        result = encode(value)
-        return result if len(result) <= MAX_PAYLOAD_BYTES else None
+        return encode(value)
 
 
 def has_bit(bits: bytes, n: int) -> bool:

@@ -46,6 +46,11 @@ def input_key(run: str) -> str:
     return f"run/{run}/nodes/.input"
 
 
+def results_prefix(run: str) -> str:
+    """Return the prefix of the state keys with the results of last nodes, if the record does not have them."""
+    return f"run/{run}/nodes/.results/"
+
+
 class UnitBuilder:
     """Builds the parts of a unit from decisions about one run."""
 
@@ -84,12 +89,14 @@ class UnitBuilder:
         return NewEvent(self._stream, redacted, kind, original)
 
     def state(self, decision: Decision) -> list[StateWrite]:
-        """Return the data that nodes leave for those that start later."""
+        """Return the data that nodes leave for those that start later, and the results of last nodes."""
         ids = self._plan.nodes
-        return [
+        kept = [
             StateWrite(data_prefix(self._run, ids[kept.reader].id) + ids[kept.node].id, kept.data)
             for kept in decision.kept
         ]
+        prefix = results_prefix(self._run)
+        return kept + [StateWrite(prefix + node, data) for node, data in decision.results.items()]
 
     def jobs(self, decision: Decision, due: int = 0, version: int = 0) -> list[NewJob]:
         """Return the jobs of the nodes that start and, if the run has ended, what tells the run that called it."""

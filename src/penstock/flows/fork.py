@@ -144,8 +144,8 @@ class ReplayedPast:
 
     def _does_not_follow(self, event: Event) -> CannotFork:
         return CannotFork(
-            f"run {self._old!r} cannot be forked here, because with the loaded code its event {event.id} ({event.kind} "
-            f"of step {event.step!r}) does not follow from the events before it. Fork it at an earlier event"
+            f"run {self._old!r} cannot be forked here: the loaded code would not produce event {event.id} "
+            f"({event.kind} of step {event.step!r}). Fork it at an earlier event"
         )
 
     def _emission(self, event: Event) -> Emission:
@@ -313,8 +313,8 @@ def _restore(run: str, new: str, key: str, event: Event | None, now: StateWrite 
         value = now.value
     if value is None or REDACTED.encode() in value:
         raise CannotFork(
-            f"run {run!r} cannot be forked there, because its state key {key!r} has changed since and its stream "
-            "holds the earlier value only redacted or by its hash; fork it after that change, or start a new run"
+            f"run {run!r} cannot be forked there: its state key {key!r} changed later, and the stream has the earlier "
+            "value only as a hash or redacted. Fork it after that change, or start a new run"
         )
     expires = datetime_to_ms(datetime.fromisoformat(data["expires"])) if "expires" in data else None
     return StateWrite(f"run/{new}/{key}", value, expires=expires)

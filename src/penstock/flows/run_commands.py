@@ -268,7 +268,7 @@ class FlowCommands:
         entry = flow.definition.entry.name
         first = await self._store.job(step_job_id(run, entry, 1))
         if first is None:
-            raise RunError(f"the first job of run {run!r} is gone, and its input with it; start a new run")
+            raise RunError(f"the first job of run {run!r} was removed, so its input is lost; start a new run")
         record, new = records.decode(row.record, run), f"{run}.again"
         await self.start(flow, new, first.payload, priority=record.priority, tags=record.tags, cause=first.id)
         return step_job_id(new, entry, 1)

@@ -389,8 +389,8 @@ def make_entry(step: StepDefinition, start_on: tuple[Subscription, ...], *, can_
     listens to nothing."""
     if start_on and step.flow is not None:
         raise DefinitionError(
-            f"step {step.name!r} of flow {step.flow!r} subscribes to {start_on[0].kind!r} on the stream 'global', "
-            "which starts a new run; move it to start_on= of the @flow, or remove flow= from the step",
+            f"step {step.name!r} of flow {step.flow!r} listens to {start_on[0].kind!r} on the stream 'global', and "
+            "each such event starts a new run. Move it to start_on= of the @flow, or remove flow= from the step",
             where=step.handler.where,
         )
     can_start = bool(start_on) or (can_start and not step.subscriptions and step.flow is None)

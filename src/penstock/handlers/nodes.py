@@ -95,10 +95,11 @@ class NodeHandler(Handler):
     """An executor with the config of one node."""
 
     config_schema: Any = None
-    bound_parameters: ClassVar[frozenset[str]] = frozenset({"config"})
+    bound_parameters: ClassVar[frozenset[str]] = frozenset({"config", "skipped"})
 
     config: Any = field(init=False, default=None, repr=False)
     followers: tuple[str, ...] = field(init=False, default=(), repr=False)  # ids of the nodes after its node
+    skipped: tuple[str, ...] = field(init=False, default=(), repr=False)  # ids of inputs that were skipped
     _check_config: Validator | None = field(init=False, default=None, repr=False)
     _roles: tuple[str, ...] = field(init=False, default=(), repr=False)
 
@@ -107,8 +108,8 @@ class NodeHandler(Handler):
         takes_input, _ = self._passes
         roles: list[str] = []
         for name in inspect.signature(self.fn).parameters:
-            if name == "config":
-                roles.append("config")
+            if name in self.bound_parameters:
+                roles.append(name)
             elif takes_input and "input" not in roles:
                 roles.append("input")
             elif self.takes_ctx and "ctx" not in roles:
@@ -119,12 +120,18 @@ class NodeHandler(Handler):
             object.__setattr__(self, "_check_config", check)
 
     def bind(
-        self, config: Any, followers: Sequence[str], retry: RetryPolicy | None, timeout_ms: int | None
+        self,
+        config: Any,
+        followers: Sequence[str] = (),
+        retry: RetryPolicy | None = None,
+        timeout_ms: int | None = None,
+        skipped: Sequence[str] = (),
     ) -> NodeHandler:
         """Return the executor for one node. A copy: the signature and the schemas are read once."""
         bound = copy.copy(self)
         object.__setattr__(bound, "config", self.check_config(config))
         object.__setattr__(bound, "followers", tuple(followers))
+        object.__setattr__(bound, "skipped", tuple(skipped))
         if retry is not None:
             object.__setattr__(bound, "retry", retry)
         if timeout_ms is not None:
@@ -138,7 +145,7 @@ class NodeHandler(Handler):
 
     def call(self, value: Any, ctx: Any) -> Any:
         """Call the executor, and turn what it returns into a result that can be stored."""
-        arguments = {"input": value, "config": self.config, "ctx": ctx}
+        arguments = {"input": value, "config": self.config, "skipped": self.skipped, "ctx": ctx}
         result = self.fn(*[arguments[role] for role in self._roles])
         return self._finish(result) if self.is_async else self._store_form(result)
 
@@ -208,7 +215,8 @@ def node(
     rate_key: RateKeyOption | None = None,
     unknown_fields: UnknownFields | None = None,
 ) -> Callable[[F], F]:
-    """Define the executor of a type of node in dags: a function of `input`, `config` and `ctx`, or of some of them.
+    """Define the executor of a type of node in dags: a function of `input`, `config`, `skipped` and `ctx`, or of some
+    of them. `skipped` has the ids of the node's inputs that were skipped; their data is None.
 
     It returns data, or `Skip(reason)`, `Fail(reason)` or `Next([ids], data)`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -15,11 +16,11 @@ from starlette.websockets import WebSocket
 
 from .. import __version__
 from ..app.app import App
-from ..core.api_errors import MethodNotAllowed
 from ..core.errors import PenstockError
 from .auth import Authenticate, address_of
 from .cors import allow_origin, answer_preflight, is_preflight
-from .dispatch import JsonResponse, answer, error_response
+from .dispatch import JsonResponse, answer, error_response, internal_error
+from .endpoints import Endpoint
 from .openapi import build_openapi
 from .router import Router
 from .services import ServerOptions, Services
@@ -58,19 +59,28 @@ def asgi_app(
 
     endpoints = [endpoint for routes in ALL_ROUTES for endpoint in routes.endpoints]
     options = ServerOptions(authenticate, tuple(allowed_origins), heartbeat_s, buffer_limit)
-    router, document = Router(endpoints), msgspec.json.encode(build_openapi(endpoints))
+    router = Router([*endpoints, document_endpoint(build_openapi(endpoints))])
     if isinstance(app, Tenants):
         app.prepare(router, options)
-        return Application(app, document, options)
-    return Application(Services(app, router, options), document, options)
+        return Application(app, options)
+    return Application(Services(app, router, options), options)
+
+
+def document_endpoint(document: dict[str, Any]) -> Endpoint:
+    """Return the endpoint that serves the document of the API. The document does not list itself."""
+    encoded = msgspec.json.encode(document)
+
+    async def get_openapi() -> Response:
+        return JsonResponse(encoded, 200)
+
+    return Endpoint("GET", DOCUMENT_PATH, get_openapi, "Return the OpenAPI document.", "server")
 
 
 class Application:
     """The ASGI application: it finds the services of a request and answers it."""
 
-    def __init__(self, source: Services | Tenants, document: bytes, options: ServerOptions) -> None:
+    def __init__(self, source: Services | Tenants, options: ServerOptions) -> None:
         self._source = source
-        self._document = document
         self._options = options
         self._lifespan = Starlette(lifespan=_lifespan(source))
 
@@ -111,8 +121,6 @@ class Application:
         try:
             if is_preflight(request):
                 return answer_preflight(request, services.router.methods(path), self._options.allowed_origins)
-            if path == DOCUMENT_PATH:
-                return await self._serve_document(services, request)
             return await answer(services, request, path)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
@@ -122,16 +130,11 @@ class Application:
             # The path may hold a token: only its template is logged.
             endpoint, _ = services.router.find(request.method, path)
             log.error("%s %s failed", endpoint.method, endpoint.path, exc_info=problem)
-            return internal_error()
-
-    async def _serve_document(self, services: Services, request: Request) -> Response:
-        await services.guard.identify(request)
-        if request.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(f"{request.method[:20]!r} is not possible here; this path has GET")
-        return JsonResponse(self._document, 200)
+            return JsonResponse(msgspec.json.encode(internal_error()), 500)
 
     async def _serve_socket(self, websocket: WebSocket) -> None:
         path = route_path(websocket.scope)
+        services = self._source if isinstance(self._source, Services) else None
         try:
             if isinstance(self._source, Services):
                 await serve_socket(self._source, websocket, path)
@@ -140,7 +143,7 @@ class Application:
             async with self._source.use(namespace, address_of(websocket)) as services:
                 await serve_socket(services, websocket, path)
         except PenstockError as problem:
-            await refuse_socket(websocket, problem)
+            await refuse_socket(services, websocket, problem)
 
 
 def route_path(scope: Scope) -> str:
@@ -171,9 +174,3 @@ def _lifespan(source: Services | Tenants) -> Callable[[Starlette], contextlib.Ab
                 await source.app.close()
 
     return lifespan
-
-
-def internal_error() -> Response:
-    """Return the answer to a request that failed by a bug. The log has the reason, the answer has not."""
-    error = {"code": "internal", "message": "the server failed; its log has the reason"}
-    return JsonResponse(msgspec.json.encode({"error": error}), 500)

@@ -18,6 +18,7 @@ from ..core.text import shorten
 MAX_BAD_TOKENS = 10  # of one address
 MAX_BAD_TRIGGERS = 100  # others call from the same address too
 BAD_TOKEN_WINDOW_MS = 60_000
+MAX_SESSION_TICKET_MS = 3_600_000  # a connection by a ticket of your own session; it cannot be checked again
 MAX_ADDRESSES = 10_000
 
 Authenticate = Callable[[HTTPConnection], Awaitable[Caller | None]]
@@ -62,6 +63,7 @@ class Guard:
         allow_loopback: bool = True,
     ) -> None:
         self._tokens = tokens
+        self._clock = clock
         self._allowed_origins = allowed_origins
         self._allow_loopback = allow_loopback  # without a token, while there are none
         self._authenticate = authenticate
@@ -83,6 +85,22 @@ class Guard:
             )
         check_loopback(connection)
         return Caller("local", ADMIN)
+
+    async def recheck(self, connection: HTTPConnection, caller: Caller, since_ms: int) -> Caller:
+        """Return the caller of a connection that has been open since a time. Raise Unauthorized or Forbidden if the
+        token was revoked or has expired, your own session has ended, or the first token was created meanwhile."""
+        if caller.token is not None:
+            found = await self._tokens.check_id(caller.token)
+        elif self._authenticate is not None:
+            found = await self._authenticate(connection)
+            if found is None and "ticket" in connection.query_params:
+                age_ms = self._clock.now_ms() - since_ms
+                found = caller if age_ms < MAX_SESSION_TICKET_MS else None
+        else:
+            found = None if not self._allow_loopback or await self._tokens.exist() else caller
+        if found is None:
+            raise Unauthorized("the token or the session of this connection has ended; connect again with a valid one")
+        return found
 
     async def _checked(
         self, address: str, text: str, check: Callable[[str], Awaitable[Caller | None]]

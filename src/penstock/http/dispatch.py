@@ -41,7 +41,7 @@ async def answer(services: Services, request: Request, path: str) -> Response:
     if not endpoint.is_public:
         caller = await services.guard.identify(request, allow_ticket=endpoint.is_stream)
         check_role(endpoint, caller)
-    call = Call(caller, request, services, path, request.query_params, await read_body(request))
+    call = Call(caller, request, services, request.method, path, request.query_params, await read_body(request))
     return await call_endpoint(endpoint, call, path_params)
 
 
@@ -83,10 +83,19 @@ def json_response(services: Services, value: Any, status: int = 200, reveal: boo
     return JsonResponse(body if reveal else services.app._bodies.redact_json(body), status)
 
 
-def error_response(services: Services | None, problem: PenstockError) -> Response:
+def error_object(services: Services | None, problem: PenstockError) -> dict[str, Any]:
     """Return an error as the object that the command line prints too, without secrets."""
     message = str(problem) if services is None else services.app._bodies.redact_text(str(problem))
-    error: dict[str, Any] = {"code": problem.code, "message": message}
+    return {"error": {"code": problem.code, "message": message}}
+
+
+def internal_error() -> dict[str, Any]:
+    """Return the error of a request that failed by a bug. The log has the reason, the answer has not."""
+    return {"error": {"code": "internal", "message": "the server failed; its log has the reason"}}
+
+
+def error_response(services: Services | None, problem: PenstockError) -> Response:
+    """Return an error as a response."""
     status = status_of(problem)
     headers = dict(SECURITY_HEADERS)
     if status == 401:
@@ -95,7 +104,7 @@ def error_response(services: Services | None, problem: PenstockError) -> Respons
         headers["connection"] = "close"  # the rest of the body is not read
     if status in (429, 503):
         headers["retry-after"] = "60" if status == 429 else "1"
-    return Response(msgspec.json.encode({"error": error}), status, headers, JSON)
+    return Response(msgspec.json.encode(error_object(services, problem)), status, headers, JSON)
 
 
 def _check_reveal(call: Call) -> bool:

@@ -58,6 +58,7 @@ class Call:
     caller: Caller
     request: HTTPConnection
     services: Services
+    method: str
     path: str
     query: QueryParams
     body: bytes = b""
@@ -78,6 +79,7 @@ class EndpointOptions(TypedDict, total=False):
     is_stream: bool
     is_secret: bool
     media: str
+    body_media: str
     responses: Mapping[int, str]
 
 
@@ -97,6 +99,7 @@ class Endpoint:
     is_stream: bool = False  # the function returns a response of its own
     is_secret: bool = False  # the answer is a secret, such as a new token, and is not redacted
     media: str = "application/json"
+    body_media: str = "application/json"
     responses: Mapping[int, str] = field(default_factory=dict)
 
     @property

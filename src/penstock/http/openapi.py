@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from .. import __version__
+from .dispatch import JSON
 from .endpoints import Body, Endpoint, Query
 
 REF = "#/components/schemas/{name}"
@@ -93,8 +94,10 @@ def _operation(endpoint: Endpoint, schemas: dict[Any, Any], components: dict[str
         has_required = any(info.required for info in msgspec.structs.fields(body[1]))
         operation["requestBody"] = {
             "required": has_required,
-            "content": {"application/json": {"schema": schemas[_key(body[1])]}},
+            "content": {JSON: {"schema": schemas[_key(body[1])]}},
         }
+    elif endpoint.body_media != JSON:
+        operation["requestBody"] = {"required": True, "content": {endpoint.body_media: {"schema": {"type": "string"}}}}
     return operation
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..app.app import App
 from ..core.api_errors import ServerClosing
 from .auth import MAX_BAD_TRIGGERS, Authenticate, BadTokenLimit, Guard
+from .event_filter import FlowNames
 from .metrics import Metrics
 from .shared_reader import SharedReaders
 
@@ -44,6 +45,7 @@ class Services:
         self.options = options
         self._guard: Guard | None = None
         self._readers: SharedReaders | None = None
+        self._flow_names: FlowNames | None = None
         self._triggers: BadTokenLimit | None = None
         self.metrics = Metrics()
         if not app._is_open:
@@ -80,6 +82,12 @@ class Services:
         if self._readers is None:
             self._readers = SharedReaders(self.app, self.options.buffer_limit)
         return self._readers
+
+    @property
+    def flow_names(self) -> FlowNames:
+        if self._flow_names is None:
+            self._flow_names = FlowNames(self.app.store)
+        return self._flow_names
 
     async def close(self) -> None:
         """End the live streams."""

@@ -11,6 +11,7 @@ the place to continue after, at the start and where only events were passed over
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
@@ -19,43 +20,27 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from ..app.tokens import Caller
-from ..core.api_errors import ApiError, NoRoute
+from ..core.api_errors import ApiError, NoRoute, TooManyRequests
 from ..core.errors import PenstockError
-from ..core.payload import parse_json
-from .dispatch import call_endpoint, check_role
+from .admission import REFUSALS, Admission
+from .dispatch import call_endpoint, check_role, error_object, internal_error
 from .endpoints import Call
+from .event_filter import EventFilter
 from .job_messages import job_message
 from .protocol import DROP
 from .services import Services
-from .shared_reader import LiveEvent, SharedReader
+from .shared_reader import LiveEvent, SharedReader, locate_event, locate_feed
+from .socket_messages import Command, close_reason, encode_body, read_answer, read_command
 from .sse import STALL_REASON, STALL_TIMEOUT_S, envelope
 from .statuses import status_of
 
+log = logging.getLogger("penstock.http")
+
 MAX_SUBSCRIPTIONS = 200
-MAX_FRAME_BYTES = 2**20
+MAX_CALLS = 100  # that have no reply yet
 POLICY_VIOLATION, TRY_AGAIN_LATER = 1008, 1013
 
 Encode = Callable[[LiveEvent], bytes | None]
-
-
-class Command(msgspec.Struct, forbid_unknown_fields=True):
-    """A message of the client."""
-
-    op: str
-    id: str = ""
-    stream: str | None = None
-    queue: str | None = None
-    job: str | None = None
-    kinds: list[str] | None = None
-    steps: list[str] | None = None
-    flows: list[str] | None = None
-    backfill: int = 0  # newest events of a stream to send first, without `after`
-    snapshot: bool = False  # first send the folded state of a run, then what comes after it
-    after: str | None = None
-    method: str = "GET"
-    path: str = ""
-    body: Any = None
 
 
 SOCKETS: dict[str, Encode] = {
@@ -72,43 +57,56 @@ async def serve_socket(services: Services, websocket: WebSocket, path: str) -> N
         raise NoRoute(f"no socket {path[:200]!r}; there are {', '.join(SOCKETS)}")
     caller = await services.guard.identify(websocket, allow_ticket=True)
     await websocket.accept()
-    await SocketSession(services, websocket, caller, encode).run()
+    await SocketSession(services, websocket, Admission(services, websocket, caller), encode).run()
 
 
-async def refuse_socket(websocket: WebSocket, problem: PenstockError) -> None:
+async def refuse_socket(services: Services | None, websocket: WebSocket, problem: PenstockError) -> None:
     """Refuse a connection: the handshake is answered with 403."""
-    await websocket.close(POLICY_VIOLATION, f"{problem.code}: {problem}"[:120])
+    error = error_object(services, problem)["error"]
+    await websocket.close(POLICY_VIOLATION, close_reason(f"{error['code']}: {error['message']}"))
 
 
 class SocketSession:
     """One connection: its caller, its subscriptions and the lock that keeps its frames whole."""
 
-    def __init__(self, services: Services, websocket: WebSocket, caller: Caller, encode: Encode) -> None:
+    def __init__(self, services: Services, websocket: WebSocket, admission: Admission, encode: Encode) -> None:
         self._services = services
         self._websocket = websocket
-        self._caller = caller
+        self._admission = admission
         self._encode = encode
         self._subscriptions: dict[str, asyncio.Task[None]] = {}
         self._calls: set[asyncio.Task[None]] = set()
         self._sending = asyncio.Lock()
 
     async def run(self) -> None:
+        """Handle messages until the client leaves, reads nothing for too long, or may no longer call."""
+        reading = asyncio.create_task(self._read_messages())
+        refusing = asyncio.create_task(self._admission.wait_until_refused())
         try:
-            while True:
-                await self._handle(await self._websocket.receive_text())
-        except (WebSocketDisconnect, RuntimeError):
-            pass
+            await asyncio.wait((reading, refusing), return_when=asyncio.FIRST_COMPLETED)
+            if refusing.done():
+                await self._refuse(refusing.result())
         finally:
-            tasks = [*self._subscriptions.values(), *self._calls]
+            tasks = [reading, refusing, *self._subscriptions.values(), *self._calls]
             for task in tasks:
                 task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
+            await asyncio.wait(tasks)
+        if not reading.cancelled() and (problem := reading.exception()) is not None:
+            raise problem
 
-    async def _handle(self, text: str) -> None:
+    async def _read_messages(self) -> None:
+        try:
+            while (message := await self._websocket.receive())["type"] == "websocket.receive":
+                await self._handle(message.get("text"))
+        except (WebSocketDisconnect, RuntimeError):  # the client left while something was sent to it
+            pass
+        except TimeoutError:
+            self._drop()
+
+    async def _handle(self, text: str | None) -> None:
         id = ""
         try:
-            command = _read(text)
+            command = read_command(text)
             id = command.id
             match command.op:
                 case "subscribe":
@@ -116,93 +114,86 @@ class SocketSession:
                 case "unsubscribe":
                     await self._unsubscribe(command)
                 case "call":
-                    self._start_call(command)
+                    await self._start_call(command)
                 case "ping":
                     await self._send({"op": "pong", "id": id})
                 case _:
                     raise ApiError(f"unknown op {command.op[:50]!r}; use subscribe, unsubscribe, call or ping")
         except PenstockError as problem:
-            await self._send({"op": "error", "id": id, "error": {"code": problem.code, "message": str(problem)}})
+            await self._send_error(id, problem)
 
     async def _subscribe(self, command: Command) -> None:
         if command.id in self._subscriptions:
             raise ApiError(f"subscription {command.id[:50]!r} exists; use another id")
         if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
             raise ApiError(f"one connection has at most {MAX_SUBSCRIPTIONS} subscriptions; unsubscribe one first")
-        share, accept = self._select(command)
-        await self._send({"op": "subscribed", "id": command.id})
-        task = asyncio.create_task(self._follow(command, share, accept))
-        self._subscriptions[command.id] = task
+        await self._admission.check()
+        stream = self._find_stream(command)
+        if command.after is not None:
+            (locate_feed if stream is None else locate_event)(command.after)
+        # Registered before the first message: a client that leaves meanwhile leaves no subscription behind.
+        self._subscriptions[command.id] = asyncio.create_task(self._follow(command, stream))
 
-    def _select(
-        self, command: Command
-    ) -> tuple[Callable[[], AbstractAsyncContextManager[SharedReader]], Callable[[LiveEvent], bool]]:
-        bodies, readers = self._services.app._bodies, self._services.readers
-        kinds, steps, flows = set(command.kinds or ()), set(command.steps or ()), set(command.flows or ())
+    def _find_stream(self, command: Command) -> str | None:
+        """Return the stream to follow; None for the feed."""
+        bodies = self._services.app._bodies
         stream = bodies.queue(command.queue) if command.queue is not None else command.stream
+        return bodies.check(stream) if stream is not None else None
 
-        def accept(live: LiveEvent) -> bool:
-            event = live.event
-            return (
-                (not kinds or event.kind in kinds)
-                and (not steps or event.step in steps)
-                and (not flows or event.flow in flows)
-                and (command.job is None or event.subject == command.job)
-            )
+    def _share(self, stream: str | None) -> AbstractAsyncContextManager[SharedReader]:
+        readers = self._services.readers
+        return readers.feed() if stream is None else readers.stream(stream)
 
-        if stream is None:
-            return readers.feed, accept
-        bodies.check(stream)
-        return lambda: readers.stream(stream), accept
-
-    async def _follow(
-        self,
-        command: Command,
-        share: Callable[[], AbstractAsyncContextManager[SharedReader]],
-        accept: Callable[[LiveEvent], bool],
-    ) -> None:
+    async def _follow(self, command: Command, stream: str | None) -> None:
+        wanted = EventFilter(
+            self._services.flow_names,
+            kinds=command.kinds or (),
+            steps=command.steps or (),
+            flows=command.flows or (),
+            job=command.job,
+        )
         try:
-            async with share() as reader:
-                after = await self._find_start(command, reader)
+            await self._send({"op": "subscribed", "id": command.id})
+            async with self._share(stream) as reader:
+                after = await self._find_start(command, stream, reader)
                 await self._send_cursor(command.id, after)
                 async with aclosing(reader.follow(after, self._services.options.heartbeat_s)) as batches:
                     async for batch in batches:
-                        await self._send_batch(command.id, batch, accept)
+                        await self._send_batch(command.id, batch, wanted)
         except PenstockError as problem:
-            await self._send(
-                {"op": "error", "id": command.id, "error": {"code": problem.code, "message": str(problem)}}
-            )
+            await self._send_error(command.id, problem)
         except TimeoutError:
             self._drop()
+        except (WebSocketDisconnect, RuntimeError):
+            pass
         finally:
             self._subscriptions.pop(command.id, None)
 
-    async def _find_start(self, command: Command, reader: SharedReader) -> str:
+    async def _find_start(self, command: Command, stream: str | None, reader: SharedReader) -> str:
         """Return the cursor to follow after; send the snapshot first if one is wanted."""
-        from .routes.events import find_backfill, read_state
+        from .routes.events import find_backfill, take_snapshot
 
-        app, stream = self._services.app, command.stream
+        app = self._services.app
         if command.after is not None:
             return command.after
+        if stream is None and (command.snapshot or command.backfill):
+            raise ApiError("snapshot and backfill need a stream; follow all streams with after")
         if command.snapshot and stream is not None:
-            view = await read_state(app, *stream.split(":", 2)[1:])
-            body = app._bodies.redact_json(msgspec.json.encode(view))
-            await self._send_text(b'{"op":"snapshot","id":%b,"record":%b}' % (msgspec.json.encode(command.id), body))
-            return getattr(view, "last_event", None) or ""
+            shown, last = await take_snapshot(app, stream)
+            await self._send_text(b'{"op":"snapshot","id":%b,"record":%b}' % (msgspec.json.encode(command.id), shown))
+            return last
         if command.backfill and stream is not None:
             return await find_backfill(app, stream, command.backfill)
         return reader.cursor
 
-    async def _send_batch(
-        self, id: str, batch: Sequence[LiveEvent] | None, accept: Callable[[LiveEvent], bool]
-    ) -> None:
+    async def _send_batch(self, id: str, batch: Sequence[LiveEvent] | None, wanted: EventFilter) -> None:
         if batch is None:
             await self._send({"op": "heartbeat", "id": id})
             return
         head = b'{"sub":%b,"cursor":' % msgspec.json.encode(id)
         last_sent: LiveEvent | None = None
-        for live in batch:
-            if accept(live) and (body := self._encode(live)) is not None:
+        for live in await wanted.select(batch):
+            if (body := self._encode(live)) is not None:
                 cursor = msgspec.json.encode(live.cursor)
                 await self._send_text(b"%b%b,%b" % (head, cursor, body[1:]))
                 last_sent = live
@@ -220,32 +211,69 @@ class SocketSession:
         await asyncio.wait((task,))
         await self._send({"op": "unsubscribed", "id": command.id})
 
-    def _start_call(self, command: Command) -> None:
+    async def _start_call(self, command: Command) -> None:
+        if len(self._calls) >= MAX_CALLS:
+            problem = TooManyRequests(f"{MAX_CALLS} calls of this connection have no reply yet; wait for one of them")
+            await self._reply(command.id, status_of(problem), error_object(self._services, problem))
+            return
         task = asyncio.create_task(self._call(command))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
     async def _call(self, command: Command) -> None:
+        """Call an endpoint and reply, whatever happens."""
         try:
-            path, _, query = command.path.partition("?")
-            endpoint, path_params = self._services.router.find(command.method.upper(), path)
-            check_role(endpoint, self._caller)
-            if endpoint.is_stream:
-                raise ApiError("this path is an event stream; use the op subscribe")
-            body = b"" if command.body is None else msgspec.json.encode(command.body)
-            call = Call(self._caller, self._websocket, self._services, path, QueryParams(query), body)
-            response = await call_endpoint(endpoint, call, path_params)
-            id, status = msgspec.json.encode(command.id), response.status_code
-            await self._send_text(b'{"op":"reply","id":%b,"status":%d,"body":%b}' % (id, status, bytes(response.body)))
+            await self._reply(command.id, *await self._call_endpoint(command))
         except PenstockError as problem:
-            error = {"code": problem.code, "message": str(problem)}
-            await self._send({"op": "reply", "id": command.id, "status": status_of(problem), "body": {"error": error}})
+            await self._reply(command.id, status_of(problem), error_object(self._services, problem))
+        except TimeoutError:
+            self._drop()
+        except (WebSocketDisconnect, RuntimeError):
+            pass
+
+    async def _call_endpoint(self, command: Command) -> tuple[int, Any]:
+        """Return the status and the body of an endpoint's answer."""
+        path, _, query = command.path.partition("?")
+        endpoint, path_params = self._services.router.find(command.method.upper(), path)
+        caller = await self._admission.check()
+        check_role(endpoint, caller)
+        if endpoint.is_stream:
+            raise ApiError("this path is an event stream; use the op subscribe")
+        body = encode_body(command, endpoint.body_media)
+        call = Call(caller, self._websocket, self._services, endpoint.method, path, QueryParams(query), body)
+        try:
+            response = await call_endpoint(endpoint, call, path_params)
+            return response.status_code, await read_answer(response)
+        except PenstockError:
+            raise
+        except Exception as problem:  # a bug: it is logged, and the caller has a reply
+            log.error("%s %s failed over a socket", endpoint.method, endpoint.path, exc_info=problem)
+            return 500, internal_error()
+
+    async def _reply(self, id: str, status: int, body: Any) -> None:
+        message = b'{"op":"reply","id":%b,"status":%d,"body":%b}'
+        await self._send_text(message % (msgspec.json.encode(id), status, msgspec.json.encode(body)))
+
+    async def _send_error(self, id: str, problem: PenstockError) -> None:
+        await self._send({"op": "error", "id": id, **error_object(self._services, problem)})
+        if isinstance(problem, REFUSALS):
+            await self._refuse(str(problem))
+
+    async def _refuse(self, reason: str) -> None:
+        """Close the connection of a caller that may no longer call, whether it reads or not."""
+        if (drop := self._find_drop()) is not None:
+            drop(POLICY_VIOLATION, close_reason(reason))
+        else:
+            await self._websocket.close(POLICY_VIOLATION, close_reason(reason))
 
     def _drop(self) -> None:
         """Close the connection of a client that does not read; a close that waits for it would wait for ever."""
-        drop = self._websocket.scope.get("extensions", {}).get(DROP)
-        if drop is not None:
+        if (drop := self._find_drop()) is not None:
             drop(TRY_AGAIN_LATER, STALL_REASON)
+
+    def _find_drop(self) -> Callable[[int, str], None] | None:
+        found: Callable[[int, str], None] | None = self._websocket.scope.get("extensions", {}).get(DROP)
+        return found
 
     async def _send(self, message: dict[str, Any]) -> None:
         await self._send_text(msgspec.json.encode(message))
@@ -253,12 +281,3 @@ class SocketSession:
     async def _send_text(self, message: bytes) -> None:
         async with self._sending, asyncio.timeout(STALL_TIMEOUT_S):
             await self._websocket.send_text(message.decode())
-
-
-def _read(text: str) -> Command:
-    if len(text) > MAX_FRAME_BYTES:
-        raise ApiError(f"a message has {len(text):,} characters; the limit is {MAX_FRAME_BYTES:,}")
-    try:
-        return msgspec.convert(parse_json(text, "the message", MAX_FRAME_BYTES), Command)
-    except msgspec.ValidationError as problem:
-        raise ApiError(f"invalid message: {problem}") from None

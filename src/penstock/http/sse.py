@@ -11,8 +11,10 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from .admission import Admission
+from .endpoints import Call
+from .event_filter import EventFilter
 from .protocol import DROP
-from .services import Services
 from .shared_reader import Batch, LiveEvent, SharedReader
 
 HEADERS = {
@@ -25,7 +27,6 @@ HEARTBEAT = b": heartbeat\n\n"
 STALL_TIMEOUT_S = 30.0  # disconnect a client that accepts nothing for this long
 STALL_REASON = "the client did not read for too long; reconnect with Last-Event-ID"
 
-Accept = Callable[[LiveEvent], bool]
 Frame = Callable[[LiveEvent], bytes]
 Drop = Callable[[bytes], None]
 Share = Callable[[], AbstractAsyncContextManager[SharedReader]]
@@ -67,21 +68,22 @@ class EventStream(Response):
 
     def __init__(
         self,
-        services: Services,
+        call: Call,
         share: Share,
         after: str,
         *,
         frame: Frame = event_frame,
-        accept: Accept | None = None,
+        wanted: EventFilter | None = None,
         first: Sequence[bytes] = (),
     ) -> None:
         super().__init__(status_code=200, headers=HEADERS)
         del self.headers["content-length"]
-        self._services = services
+        self._options = call.services.options
+        self._admission = Admission(call.services, call.request, call.caller)
         self._share = share
         self._after = after
         self._frame = frame
-        self._accept = accept
+        self._wanted = wanted
         self._first = first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,14 +93,26 @@ class EventStream(Response):
             return
         sending = asyncio.ensure_future(self._send_all(send, scope.get("extensions", {}).get(DROP)))
         leaving = asyncio.ensure_future(_wait_for_disconnect(receive))
+        refusing = asyncio.ensure_future(self._admission.wait_until_refused())
+        tasks = (sending, leaving, refusing)
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, leaving):
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait((sending, leaving))
+            await asyncio.wait(tasks)
         if not sending.cancelled() and (problem := sending.exception()) is not None:
             raise problem
+        if sending.cancelled() and leaving.cancelled() and not refusing.cancelled():
+            await self._end(send, scope.get("extensions", {}).get(DROP), refusing.result())
+
+    async def _end(self, send: Send, drop: Drop | None, reason: str) -> None:
+        """End the stream of a caller that may no longer read it, whether it reads or not."""
+        close = named_frame("close", {"reason": reason})
+        if drop is not None:
+            drop(close)
+        else:
+            await send({"type": "http.response.body", "body": close, "more_body": False})
 
     async def _send_all(self, send: Send, drop: Drop | None) -> None:
         async def write(data: bytes) -> None:
@@ -111,10 +125,10 @@ class EventStream(Response):
             await write(b"retry: 1000\n\n" + b"".join((*start, *self._first)))
             async with (
                 self._share() as reader,
-                aclosing(reader.follow(self._after, self._services.options.heartbeat_s)) as batches,
+                aclosing(reader.follow(self._after, self._options.heartbeat_s)) as batches,
             ):
                 async for batch in batches:
-                    for part in self._encode(batch):
+                    for part in await self._encode(batch):
                         await write(part)
             await write(named_frame("close", {"reason": "the server shuts down; reconnect with Last-Event-ID"}))
         except TimeoutError:
@@ -123,19 +137,19 @@ class EventStream(Response):
             return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _encode(self, batch: Batch | None) -> list[bytes]:
+    async def _encode(self, batch: Batch | None) -> list[bytes]:
         if batch is None:
             return [HEARTBEAT]
-        limit, accept = self._services.options.buffer_limit, self._accept
-        if accept is None:  # encoded once for all clients
+        limit, wanted = self._options.buffer_limit, self._wanted
+        if wanted is None or wanted.selects_all:  # encoded once for all clients
             parts = batch.encoded.get(self._frame)
             if parts is None:
                 parts = batch.encoded[self._frame] = join_frames(map(self._frame, batch), limit)
             return parts
-        wanted = [live for live in batch if accept(live)]
-        if not wanted:  # move the client's cursor on, so that a reconnect does not read all of it again
+        found = await wanted.select(batch)
+        if not found:  # move the client's cursor on, so that a reconnect does not read all of it again
             return [cursor_frame(batch[-1].cursor)]
-        return join_frames(map(self._frame, wanted), limit)
+        return join_frames(map(self._frame, found), limit)
 
 
 def join_frames(frames: Iterable[bytes], limit: int) -> list[bytes]:

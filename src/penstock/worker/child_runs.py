@@ -17,7 +17,7 @@ from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.errors import RunError, UnreadableRecord
 from ..core.ids import digest
-from ..core.payload import NULL
+from ..core.payload import MAX_PAYLOAD_BYTES, NULL
 from ..durable.child_runs import STARTED, ChildOutcome, child_ended_job
 from ..durable.journal import encode
 from ..durable.wait_records import WaitBody, WaitResult, read_body, resolve_wait
@@ -171,7 +171,7 @@ class ChildRuns:
         row = await self._store.run(end.run)
         if row is None or not row.closed:  # it was redriven, and will end again
             return []
-        return [self._resolution(wait, body, encode(self._outcome(row)))]
+        return [self._resolution(wait, body, encode(await self._outcome(row)))]
 
     async def _resolve_one(self, call: str, outcome: ChildOutcome) -> list[Unit]:
         wait = await self._store.wait_row(call)
@@ -199,25 +199,27 @@ class ChildRuns:
         found: dict[str, ChildOutcome] = {}
         async for row in self._children(parent):
             if row.call == call:
-                found[row.id] = self._outcome(row)
+                found[row.id] = await self._outcome(row)
         gone = "the run is gone; it was removed"
         return [
             found.get(id) or ChildOutcome(id, "", "failed", error=gone)
             for id in (child_id(prefix, n) for n in range(count))
         ]
 
-    def _outcome(self, row: RunRow) -> ChildOutcome:
+    async def _outcome(self, row: RunRow) -> ChildOutcome:
+        engines = self._engines()
         try:
-            ended = self._engines().of_run(row).outcome(row.record)
+            ended = engines.of_run(row).outcome(row.record)
         except UnreadableRecord as problem:
             status = "failed" if row.status == "completed" else row.status
             text = f"it is {row.status}, but its record cannot be read, and its result with it"
             return ChildOutcome(row.id, row.flow, status, error=text, code=problem.code)
         if row.status == "completed":
-            if ended.result is None:
+            result = ended.result if ended.result is not None else await engines.read_result(row)
+            if result is None or len(result) > MAX_PAYLOAD_BYTES:
                 text = "its results exceed 64 KB in total; let it return less"
                 return ChildOutcome(row.id, row.flow, "failed", error=text, code="payload_too_large")
-            return ChildOutcome(row.id, row.flow, row.status, msgspec.Raw(ended.result or NULL))
+            return ChildOutcome(row.id, row.flow, row.status, msgspec.Raw(result or NULL))
         return ChildOutcome(row.id, row.flow, row.status, error=ended.error, code=ended.code)
 
     # Follow

@@ -68,6 +68,7 @@ class RecordSummary(msgspec.Struct, frozen=True):
     closed: bool | None = None
     open_jobs: int | None = None
     parent: RunParent | None = None
+    fixed_keys: tuple[str, ...] = ()  # of `state_keys`, those whose value never changes: an import compares it
 
 
 class RunOutcome(msgspec.Struct, frozen=True):
@@ -228,6 +229,19 @@ class StoredDefinitions(Protocol):
         """Load the definition of a name. Return whether there is one; `find_definition` knows it then."""
         ...
 
+    async def load_record(self, record: bytes) -> None:
+        """Load what the record of a run refers to: `job_ids` and `explain` know it then."""
+        ...
+
+
+@runtime_checkable
+class StoredResults(Protocol):
+    """An engine whose results may be elsewhere in the store, because they do not fit into a run record."""
+
+    async def load_result(self, row: RunRow) -> bytes | None:
+        """Return the result of a completed run as JSON; None if it was not kept."""
+        ...
+
 
 class Engines:
     """The engines of one App."""
@@ -239,6 +253,8 @@ class Engines:
         # Checked once: isinstance() on a protocol is slow, and the result of every run asks for its engine.
         self._with_runs = {kind: engine for kind, engine in self._by_kind.items() if isinstance(engine, RunEngine)}
         self._named = [engine for engine in self._with_runs.values() if isinstance(engine, NamedRunEngine)]
+        self._stored = {kind: one for kind, one in self._by_kind.items() if isinstance(one, StoredDefinitions)}
+        self._results = {kind: one for kind, one in self._by_kind.items() if isinstance(one, StoredResults)}
         self._incremental = {kind: one for kind, one in self._with_runs.items() if isinstance(one, IncrementalEngine)}
 
     @property
@@ -273,6 +289,18 @@ class Engines:
                 if isinstance(engine, StoredDefinitions) and await engine.load_definition(target):
                     return self.find_definition(registry, target)
             raise
+
+    async def load_record(self, row: RunRow) -> RunEngine:
+        """Return the engine of a run, with what the run's record refers to loaded from the store."""
+        if (stored := self._stored.get(row.kind)) is not None:
+            await stored.load_record(row.record)
+        return self.of_run(row)
+
+    async def read_result(self, row: RunRow) -> bytes | None:
+        """Return the result of a completed run as JSON; None if it is larger than a result may be."""
+        if (stored := self._results.get(row.kind)) is not None:
+            return await stored.load_result(row)
+        return self.of_run(row).result(row.record)
 
     def find_incremental(self, row: RunRow) -> IncrementalEngine | None:
         """Return the engine of a run if its view can be brought up to date, else None."""

@@ -33,25 +33,23 @@ class SweepReport(msgspec.Struct):
 
 def sweep(
     scenario: Scenario, backend: Backend, kinds: tuple[tuple[Kind, When], ...] = EVERY, stop_at: int = 5,
-    methods: tuple[str, ...] = (), max_calls: dict[str, int] | None = None, alternates: bool = False,
+    methods: tuple[str, ...] = (), max_calls: dict[str, int] | None = None, strides: dict[str, int] | None = None,
 ) -> SweepReport:  # fmt: skip
     """Run a scenario with one fault at a time, at every call of every method (or of `methods`).
 
-    `max_calls` is the maximum number of calls of a method, with "*" for methods that it does not name. With `alternates`,
-    each call has one fault before and one after it: odd calls fail before and kill the process after, even ones the reverse.
+    `max_calls` is the maximum number of calls of a method, with "*" for methods that it does not name. `strides` has the same
+    form: with a stride of 4, each kind of fault comes at every fourth call, and the kinds take turns.
     """
-    limits = max_calls or {}
+    limits, steps = max_calls or {}, strides or {"*": 1}
     report = SweepReport()
     undisturbed = run(scenario, backend, NoFaults)
     report.problems += undisturbed.problems
     for method in methods or sorted(undisturbed.calls):
-        for kind, when in kinds:
+        for turn, (kind, when) in enumerate(kinds):
             limit = limits.get(method, limits.get("*"))
-            step = 2 if alternates else 1
-            first = 2 if step == 2 and (kind is DeathAt) == (when == "before") else 1
-            for k, outcome in _inject_at_each_call(
-                scenario, backend, kind, method, when, range(first, MAX_CALLS, step), limit
-            ):
+            stride = steps.get(method, steps["*"])
+            calls = range(1 + turn * stride // len(kinds), MAX_CALLS, stride)
+            for k, outcome in _inject_at_each_call(scenario, backend, kind, method, when, calls, limit):
                 report.faults += 1
                 report.methods[method] = max(report.methods.get(method, 0), k)
                 report.problems += [f"{method}#{k} {kind.__name__} {when}: {problem}" for problem in outcome.problems]

@@ -173,11 +173,12 @@ export interface DagCheck {
   warnings: (DagWarning)[]
 }
 
-/** What has changed from one version of a dag to another. Attributes: added: Ids of nodes that only the second one has. removed: Ids of nodes that only the first one has. changed: Ids of nodes that both have, with the names of the fields that differ. */
+/** What has changed from one version of a dag to another. Attributes: added: Ids of nodes that only the second one has. removed: Ids of nodes that only the first one has. changed: Ids of nodes that both have, with the names of the fields that differ. fields: Names of the fields of the dag itself that differ, such as `priority`. */
 export interface DagComparison {
   added?: (string)[]
   removed?: (string)[]
   changed?: Record<string, (string)[]>
+  fields?: (string)[]
 }
 
 /** The definition that a run was started with. */

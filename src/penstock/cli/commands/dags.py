@@ -117,13 +117,14 @@ def compare(id: str, old: int, new: int, /, *, common: CommonOptions = COMMON_DE
         The second version.
     """
     found = asyncio.run(_compare(common, id, old, new))
-    rows = [{"node": node, "change": "added", "fields": ""} for node in found.added]
+    rows = [{"node": "(dag)", "change": "changed", "fields": ", ".join(found.fields)}] if found.fields else []
+    rows += [{"node": node, "change": "added", "fields": ""} for node in found.added]
     rows += [{"node": node, "change": "removed", "fields": ""} for node in found.removed]
     rows += [{"node": node, "change": "changed", "fields": ", ".join(what)} for node, what in found.changed.items()]
     if common.json:
-        print_json({"added": list(found.added), "removed": list(found.removed), "changed": found.changed})
+        print_json({"added": found.added, "removed": found.removed, "changed": found.changed, "fields": found.fields})
         return 0
-    print_rows(rows, ("node", "change", "fields"), json=False, empty="No node has changed.")
+    print_rows(rows, ("node", "change", "fields"), json=False, empty="Nothing has changed.")
     return 0
 
 

@@ -250,8 +250,7 @@ async def _show(common: CommonOptions, id: str) -> DeadLetter:
 def _read_other(inputs: list[Any] | None) -> Any:
     if inputs == [None]:
         raise UsageError(
-            "--input null cannot be combined with an ID; to replace the input of dead letters with null when you "
-            "redrive them, use --all QUEUE"
+            "--input null works only with --all QUEUE, not with an ID"
         )
     return inputs[0] if inputs else None
 

@@ -14,11 +14,13 @@ from ...core.api_errors import ApiError
 from ...core.events import Event
 from ...flows.reducer import RunView, TriggerView, reduce_trigger
 from ..endpoints import Body, Call, DryRunQuery, Query, Routes
-from ..shared_reader import LiveEvent
-from ..sse import Accept, EventStream, envelope_frame, named_frame
+from ..event_filter import EventFilter
+from ..shared_reader import Locate, locate_event, locate_feed
+from ..sse import EventStream, envelope_frame, named_frame
 
 routes = Routes("events")
 BACKFILL_EVENTS = 100
+MAX_BACKFILL_EVENTS = 1_000
 GLOBAL = "global"
 
 
@@ -68,7 +70,7 @@ class LiveQuery(Query):
     snapshot: bool = False  # first send the folded state, then only what comes after it
     kind: list[str] = []
     step: list[str] = []
-    flow: list[str] = []
+    flow: list[str] = []  # names of flows, or ids of runs
     stream: list[str] = []
     ticket: str | None = None  # instead of a token, for browsers
 
@@ -168,11 +170,11 @@ async def read_feed(app: App, query: FeedQuery) -> FeedPage:
 async def follow_feed(app: App, call: Call, query: LiveQuery) -> Response:
     """Follow the events of all streams live. Messages are `{v, stream, event, record}`; the cursor is the feed's."""
     readers = call.services.readers
-    after = _cursor(call, query)
+    after = _cursor(call, query, locate_feed)
     if after is None:
         newest = await app.store.feed(None)
         after = newest[-1].cursor if newest else ""
-    return EventStream(call.services, readers.feed, after, frame=envelope_frame, accept=_accept(query))
+    return EventStream(call, readers.feed, after, frame=envelope_frame, wanted=_filter(call, query))
 
 
 @routes.get("/api/_events/{stream}")
@@ -243,17 +245,14 @@ async def follow_stream(app: App, call: Call, type: str, id: str, query: LiveQue
 
 async def follow_one(app: App, call: Call, stream: str, query: LiveQuery) -> Response:
     """Return the live events of one stream."""
-    type, id = split_name(stream)
-    after, first = _cursor(call, query), []
-    if query.snapshot and after is None and type in app._engines.run_kinds:
-        view = await app.runs.get(id)
-        after = view.last_event or ""
-        shown = app._bodies.redact_json(msgspec.json.encode(view))
+    after, first = _cursor(call, query, locate_event), []
+    if query.snapshot and after is None:
+        shown, after = await take_snapshot(app, stream)
         first = [named_frame("snapshot", shown, after or None)]
     elif after is None:
         after = await find_backfill(app, stream, query.backfill)
     readers = call.services.readers
-    return EventStream(call.services, lambda: readers.stream(stream), after, accept=_accept(query), first=first)
+    return EventStream(call, lambda: readers.stream(stream), after, wanted=_filter(call, query), first=first)
 
 
 async def read_page(app: App, stream: str, query: EventQuery) -> EventPage:
@@ -287,6 +286,19 @@ def split_name(stream: str) -> tuple[str, str]:
     return type_, id_
 
 
+async def take_snapshot(app: App, stream: str) -> tuple[bytes, str]:
+    """Return the folded state of a stream as JSON, without secrets, and the event to follow it after."""
+    type, id = split_name(stream)
+    if type == "trigger":
+        events = await app.events.read_all(stream)
+        state: RunView | TriggerView = reduce_trigger(events)
+        last = events[-1].id if events else ""
+    else:
+        state = await read_state(app, type, id)
+        last = getattr(state, "last_event", None) or ""
+    return app._bodies.redact_json(msgspec.json.encode(state)), last
+
+
 async def read_state(app: App, type: str, id: str) -> RunView | TriggerView:
     """Return the folded state of a run or a trigger."""
     if type == "trigger":
@@ -307,16 +319,21 @@ def stream_name(app: App, type: str, id: str) -> str:
 
 async def find_backfill(app: App, stream: str, count: int) -> str:
     """Return the id of the event before the newest `count`."""
-    if count <= 0:
+    if not 0 <= count <= MAX_BACKFILL_EVENTS:
+        raise ApiError(f"backfill must be 0 to {MAX_BACKFILL_EVENTS:,}, got {count}")
+    if count == 0:
         newest = await app.store.read(stream, limit=1, backward=True)
         return newest[0].id if newest else ""
-    found = await app.store.read(stream, limit=_limit(count) + 1, backward=True)
+    found = await app.store.read(stream, limit=count + 1, backward=True)
     return found[-1].id if len(found) > count else ""
 
 
-def _cursor(call: Call, query: LiveQuery) -> str | None:
-    """Return the cursor that a client continues after, or None."""
-    return call.request.headers.get("last-event-id", query.after)
+def _cursor(call: Call, query: LiveQuery, locate: Locate) -> str | None:
+    """Return the cursor that a client continues after, or None. It is checked here, before the answer starts."""
+    cursor = call.request.headers.get("last-event-id", query.after)
+    if cursor is not None:
+        locate(cursor)
+    return cursor
 
 
 def _limit(limit: int) -> int:
@@ -325,18 +342,7 @@ def _limit(limit: int) -> int:
     return limit
 
 
-def _accept(query: LiveQuery) -> Accept | None:
-    kinds, steps, flows, streams = set(query.kind), set(query.step), set(query.flow), set(query.stream)
-    if not (kinds or steps or flows or streams):
-        return None
-
-    def accept(live: LiveEvent) -> bool:
-        event = live.event
-        return (
-            (not kinds or event.kind in kinds)
-            and (not steps or event.step in steps)
-            and (not flows or event.flow in flows)
-            and (not streams or live.stream in streams)
-        )
-
-    return accept
+def _filter(call: Call, query: LiveQuery) -> EventFilter:
+    return EventFilter(
+        call.services.flow_names, kinds=query.kind, steps=query.step, flows=query.flow, streams=query.stream
+    )

@@ -315,7 +315,7 @@ async def export_runs(app: App) -> str:
     return _lines(app.runs.export_all())
 
 
-@routes.post("/api/_import", role=ADMIN, status=201)
+@routes.post("/api/_import", role=ADMIN, status=201, body_media=LINES)
 async def import_runs(app: App, call: Call) -> Imported:
     """Import runs that an export returned. The body has one line of JSON for each run."""
     return Imported(list(await app.runs.import_(call.body)))

@@ -86,7 +86,7 @@ async def receive(app: App, call: Call, path: str) -> WebhookReceipt:
     request = call.request
     return await app.webhooks.receive(
         path,
-        str(request.scope["method"]),
+        call.method,
         request.headers.raw,
         call.body,
         source="http",

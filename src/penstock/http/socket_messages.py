@@ -1,0 +1,75 @@
+"""Messages of a WebSocket: the commands that a client sends, and how an answer is put into a reply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from ..core.api_errors import ApiError
+from ..core.payload import parse_json
+from .dispatch import JSON
+
+MAX_FRAME_BYTES = 2**20
+MAX_REPLY_BYTES = 10 * 2**20
+MAX_REASON_BYTES = 120
+
+
+class Command(msgspec.Struct, forbid_unknown_fields=True):
+    """A message of the client."""
+
+    op: str
+    id: str = ""
+    stream: str | None = None
+    queue: str | None = None
+    job: str | None = None
+    kinds: list[str] | None = None
+    steps: list[str] | None = None
+    flows: list[str] | None = None  # names of flows, or ids of runs
+    backfill: int = 0  # newest events of a stream to send first, without `after`
+    snapshot: bool = False  # first send the folded state of a run, then what comes after it
+    after: str | None = None
+    method: str = "GET"
+    path: str = ""
+    body: Any = None
+
+
+def read_command(text: str | None) -> Command:
+    if text is None:
+        raise ApiError("a message must be text, got a binary frame; send JSON as text")
+    if len(text) > MAX_FRAME_BYTES:
+        raise ApiError(f"a message has {len(text):,} characters; the limit is {MAX_FRAME_BYTES:,}")
+    try:
+        return msgspec.convert(parse_json(text, "the message", MAX_FRAME_BYTES), Command)
+    except msgspec.ValidationError as problem:
+        raise ApiError(f"invalid message: {problem}") from None
+
+
+def encode_body(command: Command, media: str) -> bytes:
+    """Return the body of a call as its endpoint reads it: JSON, or lines that are passed as text."""
+    if command.body is None:
+        return b""
+    if media != JSON and isinstance(command.body, str):
+        return command.body.encode()
+    return msgspec.json.encode(command.body)
+
+
+async def read_answer(response: Response) -> Any:
+    """Return an answer as a JSON value: what is not JSON, as text."""
+    if isinstance(response, StreamingResponse):
+        parts: list[bytes] = []
+        async for part in response.body_iterator:
+            parts.append(part.encode() if isinstance(part, str) else bytes(part))
+            if sum(map(len, parts)) > MAX_REPLY_BYTES:
+                raise ApiError(f"the answer has more than {MAX_REPLY_BYTES:,} bytes; request it over HTTP")
+        body = b"".join(parts)
+    else:
+        body = bytes(response.body)
+    is_json = response.headers.get("content-type", JSON).partition(";")[0] == JSON
+    return msgspec.Raw(body) if is_json else body.decode()
+
+
+def close_reason(text: str) -> str:
+    """Return the reason of a close, which has few bytes."""
+    return text.encode()[:MAX_REASON_BYTES].decode(errors="ignore")

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import TEST_TIMEOUT_S
 from penstock import States, Transition, entity, flow, make_entity, on_event, on_status_changed
 from penstock.core.errors import BadArgument, DefinitionError
 from penstock.core.ids import check_id
 from penstock.entities.urns import to_id
 
+TEST_TIMEOUT_S = 20
 STATES = States("new", idles=["new"], finals=["old"])
 GO = [Transition("go", "new", "old")]
 

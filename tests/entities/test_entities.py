@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from conftest import TEST_TIMEOUT_S
 from penstock import Context, Rejected, RetryPolicy, States, Transition, entity, on_event, on_status_changed
 from penstock.core.errors import BadArgument, EntityFailed, EntityRefused, SchemaViolation, UnknownEntity
 from penstock.core.retry import Backoff
@@ -16,6 +15,7 @@ from penstock.testing import until
 
 AT_ONCE = RetryPolicy(3, Backoff("fixed", 1, jitter=False))
 seen: list[Any] = []
+TEST_TIMEOUT_S = 20
 
 
 @pytest.fixture(autouse=True)

@@ -75,7 +75,10 @@ def test_codes_are_unique() -> None:
 
 
 def test_every_problem_of_a_worker_file() -> None:
-    text = "".join((SOURCES / "handlers" / name).read_text("utf-8") for name in ("discovery.py", "registry.py", "script_contract.py"))
+    text = "".join(
+        (SOURCES / "handlers" / name).read_text("utf-8")
+        for name in ("discovery.py", "registry.py", "script_contract.py")
+    )
     codes = set(re.findall(r'Problem\(\s*"(\w+)"', text)) | set(re.findall(r'code="(\w+)"', text)) | {"bad_definition"}
     codes |= {"duplicate_flow", "duplicate_step", "duplicate_job"}  # put together from a word
     table = page("errors.md").partition("## Problems with worker files")[2]

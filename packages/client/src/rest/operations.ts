@@ -571,6 +571,21 @@ export interface Imported {
   ids: (string)[]
 }
 
+/** A handler that runs now. */
+export interface Inspection {
+  job: string
+  queue: string
+  attempt: number
+  worker: string
+  runner: string
+  stack: string
+  memoryMb: number
+  log?: string
+  run?: string | null
+  step?: string | null
+  runningMs?: number
+}
+
 /** Whether the command only shows what it would write. */
 export interface JobDryRun {
   dryRun?: boolean
@@ -1043,6 +1058,12 @@ export interface Slots {
   slots: (string)[]
 }
 
+/** How long to wait for the worker's answer. */
+export interface StackQuery {
+  timeout?: number | string
+  reveal?: boolean
+}
+
 /** A run to start. */
 export interface StartBody {
   input?: any
@@ -1506,7 +1527,14 @@ export interface Operations {
     body: { body?: unknown }
     answer: Done
   }
-  /** Enqueue a job, wait until a worker has run its handler, and return the result. */
+  /** Return where the handler of a running job is: its stack, its memory and its last log line. */
+  inspectJob: {
+    path: { id: string }
+    query: { timeout?: number | string; reveal?: boolean }
+    body: { body?: never }
+    answer: Inspection
+  }
+  /** Run a handler as a plain job, here or in a worker, and return its result. */
   waitForHandler: {
     path: {}
     query: {}
@@ -2327,6 +2355,7 @@ export const OPERATIONS = {
   retryJob: ['POST', '/api/_job/{id}/retry'],
   cancelJob: ['POST', '/api/_job/{id}/cancel'],
   promoteJob: ['POST', '/api/_job/{id}/promote'],
+  inspectJob: ['GET', '/api/_job/{id}/stack'],
   waitForHandler: ['POST', '/api/_runner/execute'],
   listDeadLetterQueues: ['GET', '/api/_dlq'],
   countDeadLetters: ['GET', '/api/_dlq/count'],

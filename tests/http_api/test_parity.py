@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cyclopts import App as Parser
 
+from command_routes import NO_ROUTE, ROUTES
 from penstock import App
 from penstock.app.dags import Dags
 from penstock.app.dead_letters import DeadLetters

@@ -139,10 +139,13 @@ class Connection:
         *path: str,
         query: Mapping[str, Any] | None = None,
         content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
         read_timeout_s: float | None = READ_TIMEOUT_S,
     ) -> T:
         """Send bytes and return the decoded answer. Raise what the server reports as the exception of that code."""
-        body = await self.send_bytes(method, *path, query=query, content=content, read_timeout_s=read_timeout_s)
+        body = await self.send_bytes(
+            method, *path, query=query, content=content, headers=headers, read_timeout_s=read_timeout_s
+        )
         return msgspec.json.decode(body, type=kind)
 
     async def send_bytes(
@@ -151,10 +154,11 @@ class Connection:
         *path: str,
         query: Mapping[str, Any] | None = None,
         content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
         read_timeout_s: float | None = READ_TIMEOUT_S,
     ) -> bytes:
         """Send bytes and return the bytes of the answer."""
-        headers = {"content-type": "application/json"} if content is not None else {}
+        headers = {**({"content-type": "application/json"} if content is not None else {}), **(headers or {})}
         timeout = httpx.Timeout(read_timeout_s, connect=CONNECT_TIMEOUT_S)
         try:
             answer = await self._http.request(

@@ -2102,7 +2102,7 @@ export interface Operations {
     answer: Fired
   }
   /** Fire a trigger; another path for `/api/triggers/{token}`. */
-  fireTriggerByIdPath: {
+  fireTriggerAlias: {
     path: { token: string }
     query: {}
     body: { body?: unknown }
@@ -2437,7 +2437,7 @@ export const OPERATIONS = {
   resolveWait: ['POST', '/api/_waits/{id}/resolve'],
   cancelWait: ['POST', '/api/_waits/{id}/cancel'],
   fireTrigger: ['POST', '/api/triggers/{token}'],
-  fireTriggerByIdPath: ['POST', '/api/_triggers/{token}'],
+  fireTriggerAlias: ['POST', '/api/_triggers/{token}'],
   fireFlowTrigger: ['POST', '/api/_flows/triggers/{token}'],
   listWebhooks: ['GET', '/api/_webhooks'],
   getWebhook: ['GET', '/api/_webhooks/{path}'],

@@ -785,6 +785,7 @@ export interface Preview {
   refused?: Record<string, string>
   versions?: Record<string, number>
   job?: string | null
+  starts?: (string)[]
 }
 
 /** An event that would be appended, redacted as streams are. */
@@ -1032,6 +1033,14 @@ export interface ScheduleView {
   lastAt?: string | null
   unreadable?: string | null
   foreign?: boolean
+}
+
+/** Who makes a request, in which namespace, and the version of the server. */
+export interface Session {
+  name: string
+  role: 'admin' | 'operator' | 'viewer'
+  namespace: string
+  version: string
 }
 
 /** A value to set. */
@@ -2297,6 +2306,13 @@ export interface Operations {
     body: { body?: never }
     answer: Record<string, any>
   }
+  /** Return the name and the role of the caller, the namespace and the version of the server. */
+  getSession: {
+    path: {}
+    query: {}
+    body: { body?: never }
+    answer: Session
+  }
   /** List the workers that are alive. */
   listWorkers: {
     path: {}
@@ -2465,6 +2481,7 @@ export const OPERATIONS = {
   checkHealth: ['GET', '/health'],
   checkReady: ['GET', '/ready'],
   getRegistry: ['GET', '/api/_registry'],
+  getSession: ['GET', '/api/_session'],
   listWorkers: ['GET', '/api/_workers'],
   listSettings: ['GET', '/api/_settings'],
   listCommands: ['GET', '/api/_audit'],

@@ -265,7 +265,7 @@ class App:
         self.dags = Dags(self)
         self.entities = Entities(self)
         self.queues = Queues(runtime)
-        self.dead_letters = DeadLetters(runtime, direct.commands)
+        self.dead_letters = DeadLetters(runtime, direct.commands, direct.entities)
         self._schedule_service = ScheduleService(runtime, direct.commands, direct.jobs)
         self.schedules = Schedules(self, self._schedule_service)
         self.waits = Waits(runtime, self._engine)

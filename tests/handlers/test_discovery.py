@@ -537,6 +537,7 @@ def test_the_registry_is_json_in_the_form_of_the_spec(memory: Any, write: Write)
             "kind": "py",
             "filePath": str(folder / "image" / "resize.py"),
             "exportName": "handle",
+            "runner": "inprocess",
             "queue": "image-resize",
             "flow": {
                 "id": "image-pipeline",
@@ -550,6 +551,7 @@ def test_the_registry_is_json_in_the_form_of_the_spec(memory: Any, write: Write)
             "kind": "py",
             "filePath": str(folder / "image" / "thumbnail.py"),
             "exportName": "handle",
+            "runner": "inprocess",
             "queue": "image-thumbnail",
             "flow": {"id": "image-pipeline", "role": "step", "step": "thumbnail", "triggers": ["resize.completed"]},
         },

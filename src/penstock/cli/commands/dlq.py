@@ -249,9 +249,7 @@ async def _show(common: CommonOptions, id: str) -> DeadLetter:
 
 def _read_other(inputs: list[Any] | None) -> Any:
     if inputs == [None]:
-        raise UsageError(
-            "--input null works only with --all QUEUE, not with an ID"
-        )
+        raise UsageError("--input null works only with --all QUEUE, not with an ID")
     return inputs[0] if inputs else None
 
 

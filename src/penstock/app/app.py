@@ -64,6 +64,7 @@ from .advice import Advice
 from .app_log import make_app_log
 from .arguments import NoInput, StartOptions, check_list, check_path
 from .bridges import AppBridgeHost, BridgeView, check_bridges, run_bridges
+from .dag_files import register_dag_files
 from .dags import Dags
 from .dead_letters import DeadLetters
 from .diagnosis import Check, diagnose
@@ -283,6 +284,7 @@ class App:
             lambda: run_bridges(self, self._file_bridges),
             self._make_runner,
             {"node": self._node.make_runner},
+            lambda: register_dag_files(self),
         )
 
     async def close(self) -> None:

@@ -60,6 +60,7 @@ USUAL: dict[str, Any] = {
     "dag": {"id": "d", "nodes": [{"id": "a", "type": "transform"}]},
     "old": 1,
     "new": 2,
+    "urn": "urn:order:7",
 }
 
 

@@ -90,6 +90,9 @@ class AppBridgeHost:
     def check_flow(self, name: str) -> None:
         self._app.registry.flow(name)
 
+    def serves(self, queue: str) -> bool:
+        return queue in self._app.registry.queues()
+
     async def start(self, flow: str, input: Any, key: str) -> None:
         await self._writers.runs.start(flow, input, default_key=key)
 

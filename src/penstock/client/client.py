@@ -11,6 +11,7 @@ from typing import Any, Self
 import httpx
 
 from ..app.diagnosis import Check
+from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from ..core.retry import RetryOption
 from ..handlers.options import KeepOption
@@ -30,6 +31,7 @@ from .webhooks import Webhooks
 TOKEN_VARIABLE = "PENSTOCK_TOKEN"  # noqa: S105
 
 
+@check_arguments
 class Client:
     """A Penstock server, with the facets and method names of App, for services that do not open the store.
 

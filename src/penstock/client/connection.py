@@ -13,14 +13,17 @@ import msgspec
 
 from .. import errors as error_tree
 from ..commit.preview import Preview
-from ..core.errors import ConfigError, PenstockError, StoreUnavailable
+from ..core.errors import BadArgument, ConfigError, PenstockError, StoreUnavailable
 from ..core.payload import to_plain
+from ..core.text import check_text, shorten
 
 T = TypeVar("T")
 RECONNECT_PAUSE_S = 0.5
 MAX_RECONNECT_PAUSE_S = 5.0
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 120.0
+MAX_PARAMETER_CHARS = 20_000  # of one parameter of a query
+MAX_NUMBER = 10**30
 _CLASSES: dict[str, type[PenstockError]] = {
     cls.code: cls for cls in map(error_tree.__dict__.get, error_tree.__all__) if cls is not None
 }
@@ -56,8 +59,8 @@ class Connection:
         reveal: bool = False,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"the URL of a server starts with http:// or https://, got {url[:200]!r}")
+        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+            raise ConfigError(f"the URL of a server starts with http:// or https://, got {shorten(url, 200)}")
         headers = {"authorization": f"Bearer {token}"} if token is not None else {}
         timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         self.url = url.rstrip("/")
@@ -157,11 +160,13 @@ class Connection:
             answer = await self._http.request(
                 method,
                 join_path(path),
-                params={**_drop_none(query or {}), **self._always},
+                params={**show_query(query or {}), **self._always},
                 content=content,
                 headers=headers,
                 timeout=timeout,
             )
+        except httpx.InvalidURL as problem:
+            raise BadArgument(f"the arguments are too long for the address of a request: {problem}") from None
         except httpx.HTTPError as problem:
             raise self._unavailable(problem) from problem
         if answer.is_error:
@@ -187,7 +192,7 @@ class Connection:
         cursor, pause = after, RECONNECT_PAUSE_S
         while True:
             try:
-                async with aclosing(self._messages(join_path(path), cursor, _drop_none(query))) as messages:
+                async with aclosing(self._messages(join_path(path), cursor, show_query(query))) as messages:
                     async for message in messages:
                         cursor, pause = message.id or cursor, RECONNECT_PAUSE_S
                         if message.name in ("message", "snapshot"):
@@ -228,7 +233,7 @@ class Connection:
 def join_path(parts: tuple[str, ...]) -> str:
     """Return a path. The first part is written as it is, the others are data and are escaped."""
     first, *rest = parts
-    return first.format(*(quote(part, safe="") for part in rest))
+    return first.format(*(quote(check_text(part, "an id or a name"), safe="") for part in rest))
 
 
 def read_error(status: int, body: bytes) -> PenstockError:
@@ -244,6 +249,18 @@ def read_error(status: int, body: bytes) -> PenstockError:
     return problem
 
 
-def _drop_none(query: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {key: value for key, value in query.items() if value is not None}
-    return {key: str(value).lower() if isinstance(value, bool) else value for key, value in shown.items()}
+def show_query(query: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a query as text. Those that are None are left out."""
+    return {name: _show_parameter(name, value) for name, value in query.items() if value is not None}
+
+
+def _show_parameter(name: str, value: Any) -> str | list[str]:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float) and abs(value) < MAX_NUMBER:
+        return str(value)
+    if isinstance(value, list):
+        return [check_text(one, name, MAX_PARAMETER_CHARS) for one in value]
+    if not isinstance(value, str):
+        raise BadArgument(f"{name} must be text or a number that a query can hold, got {shorten(value)}")
+    return check_text(value, name, MAX_PARAMETER_CHARS)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ..app.dags import DagComparison
+from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from ..dags.catalog import DagSummary
 from ..dags.definition import Dag, DagWarning, read_dag
@@ -28,6 +29,7 @@ class _OfRun(msgspec.Struct):
     version: int
 
 
+@check_arguments
 class Dags:
     """Definitions of dags in the store of the server."""
 

@@ -10,6 +10,7 @@ import msgspec
 from ..app.arguments import UNSET
 from ..app.dead_letters import ErrorGroup, RedriveResult
 from ..commit.preview import Preview
+from ..core.argument_checks import check_arguments
 from ..core.errors import UnknownJob
 from ..jobs.dead_letters import DeadLetter
 from .connection import Connection, Page
@@ -32,6 +33,7 @@ class _Letter(msgspec.Struct):
     letter: DeadLetter
 
 
+@check_arguments
 class DeadLetters:
     """Jobs and steps that finally failed, kept until redriven or discarded."""
 

@@ -10,6 +10,7 @@ import msgspec
 
 from ..app.views import StreamView
 from ..commit.preview import Preview
+from ..core.argument_checks import check_arguments
 from ..core.events import Event
 from ..flows.reducer import RunView, TriggerView
 from ..ports.store import FeedItem
@@ -38,6 +39,7 @@ class _Envelope(msgspec.Struct):
     record: Event
 
 
+@check_arguments
 class Events:
     """Emit events, read streams, follow them."""
 

@@ -8,11 +8,14 @@ from typing import Any, Literal, overload
 
 import msgspec
 
+from ..app.arguments import check_list
 from ..app.log_lines import LogView
 from ..app.views import ChildView, JobPage, JobView
 from ..commit.preview import Preview
+from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from ..core.retry import RetryOption
+from ..core.text import to_text
 from ..handlers.options import KeepOption
 from ..jobs.job_trees import JobTree
 from ..ports.unit import JobState
@@ -29,6 +32,7 @@ class _Jobs(msgspec.Struct, rename="camel"):
     is_cut: bool = False
 
 
+@check_arguments
 class Jobs:
     """Plain jobs. Steps of runs can be read here too."""
 
@@ -119,7 +123,7 @@ class Jobs:
             dict[str, list[str]],
             "/api/_queue/{}/jobs/bulk",
             queue,
-            inputs=list(inputs),
+            inputs=check_list(inputs, "inputs"),
             name=name,
             delay=show_duration(delay),
             priority=priority,
@@ -167,7 +171,7 @@ class Jobs:
             after: The `cursor` of the page before, or the id of its last job if it lists one state.
             limit: Maximum number of jobs.
         """
-        wanted = [str(one) for one in ([state] if states is None else states)]
+        wanted = [to_text(one) for one in ([state] if states is None else check_list(states, "states"))]
         page = await self._connection.get(
             _Jobs, "/api/_queue/{}/jobs", queue, state=wanted, name=name, after=after, limit=limit
         )

@@ -8,6 +8,7 @@ from contextlib import aclosing
 import msgspec
 
 from ..app.views import QueueMinute, QueueView
+from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from ..core.events import Event
 from .connection import Connection
@@ -17,6 +18,7 @@ Minutes = list[QueueMinute]
 QUEUE = "/api/_queue/{}"
 
 
+@check_arguments
 class Queues:
     """Queue administration. Single jobs are in `client.jobs`."""
 

@@ -9,17 +9,21 @@ from typing import Any, Literal, overload
 
 import msgspec
 
-from ..app.arguments import UNSET
+from ..app.arguments import UNSET, check_list
 from ..app.dead_letters import RedriveResult
 from ..app.log_lines import LogView
 from ..app.preflight import PreflightReport
 from ..app.run_bulk import BulkAction, BulkResult
 from ..app.views import RunSummary
 from ..commit.preview import Preview
+from ..core.argument_checks import check_arguments, check_tags
 from ..core.durations import Duration
+from ..core.errors import BadArgument
 from ..core.events import Event
 from ..core.payload import to_plain
+from ..core.text import shorten
 from ..flows.reducer import RunView
+from ..handlers.attributes import attribute_texts
 from .connection import Connection, Page
 from .times import show_duration, show_time, show_timeout
 
@@ -45,6 +49,7 @@ class Redriven(msgspec.Struct):
         return RedriveResult(self.sent, self.refused) if self.preview is None else self.preview
 
 
+@check_arguments
 class Runs:
     """Runs of flows."""
 
@@ -145,8 +150,8 @@ class Runs:
             status=status,
             since=show_time(since),
             until=show_time(until),
-            tag=[f"{name}={value}" for name, value in (tags or {}).items()] or None,
-            attribute=[f"{name}={_show_attribute(value)}" for name, value in (attributes or {}).items()] or None,
+            tag=[f"{name}={value}" for name, value in check_tags(tags, "tags").items()] or None,
+            attribute=[f"{name}={text}" for name, text in attribute_texts(attributes or {}).items()] or None,
             correlationId=correlation_id,
             step=step,
             error=error,
@@ -497,7 +502,9 @@ class Runs:
             flow: Check only runs of this flow.
             accept: Names of new calls that open runs may make now.
         """
-        return await self._connection.post(PreflightReport, "/api/_preflight", flow=flow, accept=[*accept])
+        return await self._connection.post(
+            PreflightReport, "/api/_preflight", flow=flow, accept=check_list(accept, "accept")
+        )
 
     async def export(self, id: str) -> bytes:
         """Return a run with its events, jobs, waits and state as one line of JSON. It requires the role admin.
@@ -519,6 +526,8 @@ class Runs:
         Args:
             data: Lines of JSON, one for each run; at most 10 MB in one call.
         """
+        if not isinstance(data, bytes):
+            raise BadArgument(f"data must be the bytes of an export, got {shorten(data)}")
         answer = await self._connection.send("POST", Ids, "/api/_import", content=data)
         return answer["ids"]
 
@@ -553,8 +562,3 @@ class Runs:
         async with aclosing(messages):
             async for message in messages:
                 yield msgspec.json.decode(message.data, type=Event)
-
-
-def _show_attribute(value: Any) -> str:
-    """Return an attribute as a query string has it: text as it is, other values as JSON."""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

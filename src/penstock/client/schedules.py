@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ..app.views import ScheduleView
+from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from ..schedules.spec import CatchUp, Overlap
 from .connection import Connection
@@ -16,6 +17,7 @@ SCHEDULE = "/api/_schedules/{}"
 Texts = dict[str, list[str]]
 
 
+@check_arguments
 class Schedules:
     """Schedules. Workers fire them."""
 

@@ -9,6 +9,7 @@ import msgspec
 
 from ..app.tokens import VIEWER, Role, Token
 from ..app.views import WorkerView
+from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from .connection import Connection
 from .times import show_duration
@@ -16,6 +17,7 @@ from .times import show_duration
 FLOW = "/api/_flow/{}"
 
 
+@check_arguments
 class Flows:
     """The flows in the code that the server has loaded."""
 
@@ -43,6 +45,7 @@ class Flows:
         return await self._connection.get(dict[str, Any], FLOW + "/diagram", flow)
 
 
+@check_arguments
 class Workers:
     """The workers of all processes."""
 
@@ -62,6 +65,7 @@ class _NewToken(msgspec.Struct):
     text: str
 
 
+@check_arguments
 class Tokens:
     """Tokens of the HTTP API. All methods require the role admin."""
 

@@ -8,6 +8,7 @@ import msgspec
 
 from ..context.state import StatePage
 from ..core.api_errors import UnknownKey
+from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from ..core.payload import to_plain
 from .connection import Connection
@@ -22,6 +23,7 @@ class _Keys(msgspec.Struct):
     unreadable: dict[str, str] = {}
 
 
+@check_arguments
 class State:
     """Keys that all flows share, or those of one run."""
 

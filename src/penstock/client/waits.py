@@ -9,6 +9,7 @@ import msgspec
 
 from ..app.waits import WaitView
 from ..commit.preview import Preview
+from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from ..core.payload import to_plain
 from .connection import Connection, Page
@@ -22,6 +23,7 @@ class _Action(msgspec.Struct):
     preview: Preview | None = None
 
 
+@check_arguments
 class Waits:
     """Pending waits and triggers."""
 

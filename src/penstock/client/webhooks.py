@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..app.arguments import check_list
+from ..core.argument_checks import check_arguments
 from ..handlers.webhooks import KEY_HEADER, Webhook
 from .connection import Connection
 
 WEBHOOK = "/api/_webhooks/{}"
 
 
+@check_arguments
 class Webhooks:
     """Addresses that start a flow or emit an event each time they are called."""
 
@@ -42,7 +45,7 @@ class Webhooks:
         body = {
             "flow": flow,
             "event": event,
-            "method": method if isinstance(method, str) else [*method],
+            "method": method if isinstance(method, str) else check_list(method, "method"),
             "schema": schema,
             "signed": signed,
             "keyHeader": key_header,

@@ -151,6 +151,12 @@ class UnknownQueue(NotFound):
     code = "unknown_queue"
 
 
+class UnknownMessage(NotFound):
+    """No target takes messages of this name."""
+
+    code = "unknown_message"
+
+
 class UnknownRun(NotFound):
     code = "unknown_run"
 
@@ -207,6 +213,12 @@ class UnreadableJob(PayloadError):
     code = "unreadable_job"
 
 
+class BadMessage(PayloadError):
+    """A message of another system does not have the form that its target needs."""
+
+    code = "bad_message"
+
+
 class SchemaViolation(PayloadError):
     """A payload does not match the declared model or JSON schema."""
 
@@ -234,6 +246,12 @@ class StoreClosed(StoreUnavailable):
     def of(cls, store: object) -> Self:
         """Build the error for a call to a closed store."""
         return cls(f"this App is closed (store {store}); use it inside `async with`, or open it again")
+
+
+class BrokerUnavailable(StoreUnavailable):
+    """The broker of a bridge did not answer. It is safe to retry."""
+
+    code = "broker_unavailable"
 
 
 class StoreFull(StoreUnavailable):

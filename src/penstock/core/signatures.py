@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from .errors import BadArgument, BadSignature, SettingError
+from .text import shorten
 
 TOLERANCE_S = 300
 MIN_KEY_BYTES = 24  # as Standard Webhooks requires
@@ -142,7 +143,4 @@ def read_headers(headers: Any) -> dict[str, str]:
 
 
 def _shorten(value: Any) -> str:
-    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print very long numbers
-        return f"a number of {value.bit_length()} bits"
-    shown = repr(value[:60] if isinstance(value, str | bytes) else value)
-    return shown if len(shown) <= 60 else f"{shown[:60]}…"
+    return shorten(value, 60)

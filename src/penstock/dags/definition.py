@@ -157,7 +157,7 @@ class DagBuilder:
             timeout: Fail an attempt that runs longer than this, instead of the executor's timeout.
             delay: Start it this much later.
         """
-        inputs = [after] if isinstance(after, str) else list(after)
+        inputs = [after] if isinstance(after, str) else list(after) if isinstance(after, Sequence) else after
         options = {"config": config, "retry": retry, "timeout": timeout, "delay": delay}
         given = {key: value for key, value in options.items() if value is not None}
         self._nodes.append({"id": id, "type": type, "inputs": inputs, "continueOnFail": continue_on_fail, **given})

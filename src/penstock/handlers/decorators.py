@@ -111,7 +111,7 @@ class FlowDefinition:
         if not isinstance(self.events, Mapping):
             raise DefinitionError(
                 "events must be a mapping of each kind to its schema, such as {'order.paid': Paid}, got "
-                f"{self.events!r}",
+                f"{shorten(self.events)}",
                 where=self.entry.handler.where,
             )
         if self.on_change not in ("continue", "pin", "fail"):

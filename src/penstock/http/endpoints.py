@@ -231,7 +231,7 @@ def decode_query(query: QueryParams, kind: type[Query]) -> Query:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as problem:
-        raise ApiError(f"invalid query string: {problem}") from None
+        raise ApiError(f"invalid query string: {_cut(problem)}") from None
 
 
 def decode_body(call: Call, kind: type[Body]) -> Body:
@@ -242,7 +242,13 @@ def decode_body(call: Call, kind: type[Body]) -> Body:
     try:
         return msgspec.convert(parse_json(call.body, "the body", len(call.body)) if call.body.strip() else {}, kind)
     except msgspec.ValidationError as problem:
-        raise ApiError(f"invalid body: {problem}") from None
+        raise ApiError(f"invalid body: {_cut(problem)}") from None
+
+
+def _cut(problem: msgspec.ValidationError) -> str:
+    """Return the text of an error without the middle of a long value: its end says where the value is."""
+    text = str(problem)
+    return text if len(text) <= 400 else f"{text[:200]}…{text[-200:]}"
 
 
 def _is_list(kind: Any) -> bool:

@@ -21,6 +21,13 @@ class Message(msgspec.Struct, frozen=True):
     queue: str
     data: Any
     attempt: int = 1
+    name: str = ""  # of the job; Kafka has it as the header `name`
+    key: str = ""  # names the effect of the message once and for all; default: its id
+
+    @property
+    def effect_key(self) -> str:
+        """Return the idempotency key of what the message does."""
+        return self.key or self.id
 
 
 class BridgeHost(Protocol):
@@ -50,6 +57,10 @@ class BridgeHost(Protocol):
 
     async def enqueue(self, queue: str, name: str | None, payload: Any, key: str) -> None:
         """Enqueue a job once for a key. A key that its handler declares takes the place of this one."""
+        ...
+
+    def serves(self, queue: str) -> bool:
+        """Return whether a handler of the App takes the jobs of a queue."""
         ...
 
     async def load_value(self, key: str) -> Any:

@@ -12,6 +12,7 @@ from ...app.views import StreamView
 from ...commit.preview import Preview
 from ...core.api_errors import ApiError
 from ...core.events import Event
+from ...core.text import shorten
 from ...flows.reducer import RunView, TriggerView, reduce_trigger
 from ..endpoints import Body, Call, DryRunQuery, Query, Routes
 from ..event_filter import EventFilter
@@ -306,7 +307,7 @@ async def read_state(app: App, type: str, id: str) -> RunView | TriggerView:
     if type in app._engines.run_kinds:
         return await app.runs.get(id)
     raise ApiError(
-        f"streams of type {type[:50]!r} have no state; /api/_events/{type[:50]}/{id[:200]}/events has events"
+        f"streams of type {shorten(type, 50)} have no state; the path with /events at its end has the events"
     )
 
 

@@ -19,7 +19,7 @@ from ...core.errors import AttemptTimeout, PayloadError, Permanent, StoreError
 from ...ports.bridge import BridgeHost, Message, WriteUnits
 from ...stores.postgres import PostgresStore
 from ...stores.postgres.connection import CUT, Connection, Connections
-from .job_actions import CommandTarget, MessageHandler
+from ..targets import CommandTarget, Routes, deliver_when_up
 from .queues import ActiveJob, Queues, describe_error, is_row_error
 
 log = logging.getLogger("penstock.pgboss")
@@ -33,24 +33,24 @@ class Consumer:
     def __init__(
         self,
         queue: str,
-        target: CommandTarget | MessageHandler,
-        host: BridgeHost,
+        routes: Routes,
+        host: BridgeHost | None,
         queues: Queues,
         connections: Connections,
         shared: PostgresStore | None,
         poll: float,
     ) -> None:
         self._queue = queue
-        self._target = target
+        self._routes = routes
         self._host = host
         self._queues = queues
         self._connections = connections
         self._shared = shared  # the store, if it is in the same database
         self._poll = poll
 
-    async def run(self) -> None:
-        """Consume until cancelled."""
-        while True:
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Consume until stopped."""
+        while not stopping.is_set():
             try:
                 if not await self.consume_one():
                     await self._connections.run(lambda c: self._queues.fail_overdue(c, self._queue))
@@ -66,7 +66,7 @@ class Consumer:
 
     async def consume_one(self) -> bool:
         """Claim and deliver the next job. Return False if none is due."""
-        if self._shared is not None and isinstance(self._target, CommandTarget):
+        if self._shared is not None and all(isinstance(one, CommandTarget) for one in self._routes.by_name.values()):
             return await self._shared.in_transaction(self._consume_in_transaction)
         job = await self._connections.run(lambda c: self._queues.claim(c, self._queue))
         if job is None:
@@ -81,6 +81,7 @@ class Consumer:
             return False
         try:
             async with connection.transaction():
+                assert self._host is not None  # command targets have one
                 await self._deliver(job, self._host.with_writer(write))
         except Exception as problem:
             if _is_outage(problem):
@@ -120,11 +121,17 @@ class Consumer:
                 f"the job took longer than the expireInSeconds of its queue, {job.expire_seconds:g} s"
             ) from None
 
-    async def _deliver(self, job: ActiveJob, host: BridgeHost) -> Any:
-        message = Message(job.id, self._queue, job.read_data(), job.retries + 1)
-        if not isinstance(self._target, CommandTarget):
-            return await self._target(message)
-        await self._target.deliver(host, message)
+    async def _deliver(self, job: ActiveJob, host: BridgeHost | None) -> Any:
+        data = job.read_data()
+        message = Message(job.id, self._queue, data, job.retries + 1, read_name(data))
+        target = self._routes.find(message)
+        if not isinstance(target, CommandTarget):
+            return await target(message)
+        assert host is not None  # resolve_routes checked it
+        if host is self._host:
+            await deliver_when_up(target, host, message)
+        else:  # in a transaction, which an outage ends
+            await target.deliver(host, message)
         return None
 
     async def _fail(self, connection: Connection, job: ActiveJob, problem: Exception) -> None:
@@ -157,6 +164,12 @@ class Consumer:
                 await self._connections.run(lambda c: self._queues.touch(c, job))
             except StoreError as problem:
                 log.warning("cannot send a heartbeat for pg-boss job %s: %s", job.id, problem)
+
+
+def read_name(data: Any) -> str:
+    """Return the name of a message: pg-boss has none of its own, so `produce` sends it as `jobName`."""
+    name = data.get("jobName") if isinstance(data, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def _is_outage(problem: Exception) -> bool:

@@ -36,9 +36,15 @@ async def check_prefix(client: Client, namespace: str, prefix: str, *, claims_it
     key = f"{prefix}:penstock:namespace"
     if claims_it:
         await client.call("SET", key, namespace, "NX")
-    owner = await client.call("GET", key)
+    owner = await prefix_owner(client, prefix)
     where = f"prefix {prefix!r} of {client.topology}"
-    check_owner(None if owner is None else owner.decode(), namespace, where, "add ?prefix={namespace} to the URL")
+    check_owner(owner, namespace, where, "add ?prefix={namespace} to the URL")
+
+
+async def prefix_owner(client: Client, prefix: str) -> str | None:
+    """Return the namespace that a prefix of BullMQ belongs to, None if it belongs to none."""
+    owner = await client.call("GET", f"{prefix}:penstock:namespace")
+    return None if owner is None else owner.decode(errors="replace")
 
 
 def default_queue_prefix(namespace: str) -> str:

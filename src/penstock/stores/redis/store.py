@@ -43,6 +43,7 @@ from . import commit as committing
 from . import decode_rows, server_checks
 from .address import parse
 from .bullmq_schedulers import ScheduledJob, next_job
+from .connection import Client
 from .connections import Connections
 from .housekeeping import sweep_arguments
 from .job_options import escape_id, unescape_id
@@ -80,6 +81,7 @@ class RedisStore:
         connections: Connections | None = None,
     ) -> None:
         self.address = parse(url)
+        self.url = url
         self.signals = TopicSignals()
         # All processes use the server's clock; only a test has its own.
         self._test_clock = None if clock is None or isinstance(clock, SystemClock) else clock
@@ -132,6 +134,16 @@ class RedisStore:
     @property
     def clock(self) -> Clock:
         return self._test_clock or self._server_clock
+
+    @property
+    def queue_prefix(self) -> str:
+        """Return the prefix of BullMQ's keys."""
+        return self._prefix
+
+    @property
+    def client(self) -> Client:
+        """Return the connection for calls, for what the scripts do not read."""
+        return self._client
 
     async def _read_time(self) -> int:
         reply = await self._client.call("TIME")

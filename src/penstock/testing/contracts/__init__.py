@@ -1,4 +1,4 @@
-"""The contracts of stores and runners, as tests. To test a store, subclass one class:
+"""The contracts of stores, runners and bridges, as tests. To test a store, subclass one class:
 
     class TestMyStore(StoreContract):
         async def make_store(self, clock):
@@ -8,6 +8,7 @@ Needs pytest and pytest-asyncio.
 """
 
 from . import assert_rewrite as assert_rewrite  # first: it registers the contracts before they are imported
+from .bridge import BridgeContract
 from .cancel_jobs import CancelJobsContract
 from .change_signals import SignalsContract
 from .child_runs import ChildRunsContract
@@ -91,6 +92,7 @@ class StoreContract(
 
 
 __all__ = [
+    "BridgeContract",
     "CancelJobsContract",
     "ChildRunsContract",
     "ClaimContract",

@@ -56,6 +56,7 @@ class SettingOptions(TypedDict, total=False):
     port: int | None
     heartbeat: Duration | None
     buffer_limit: int | None
+    allowed_origins: Names | None
     namespaces: Names | None
     token: str | None
     retain_runs: Retention | None
@@ -109,6 +110,7 @@ class Settings:
     port: int = 8765
     heartbeat: int = 15_000
     buffer_limit: int = 128_000
+    allowed_origins: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
     token: str = field(default="", repr=False)  # a secret
     retain_runs: int | None = 30 * 86_400_000
@@ -242,7 +244,16 @@ _COUNTS = {
     **dict.fromkeys(("keep_runs", "keep_jobs", "keep_events", "keep_entity_events"), 0),
     **dict.fromkeys(("process_pool", "process_jobs", "process_memory", "process_cpu", "process_files"), 0),
 }
-_LISTS = {"queues", "http_allow", "stream_types", "namespaces", "redact", "process_env", "process_env_allow"}
+_LISTS = {
+    "queues",
+    "http_allow",
+    "stream_types",
+    "allowed_origins",
+    "namespaces",
+    "redact",
+    "process_env",
+    "process_env_allow",
+}
 _LISTED_NAMES = {"queues": "queue name", "stream_types": "type of streams", "namespaces": "namespace"}
 _CHOICES = {
     "queue_names": ("filename", "directory"),

@@ -167,6 +167,22 @@ def test_init_creates_a_working_project(penstock: Callable, project: Path, monke
     assert "2 passed" in ran.stdout
 
 
+def test_init_creates_a_typescript_project(penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = penstock("init", "new", "--ts", "--json").json["files"]
+    assert {"workers/greet.ts", "workers/write.ts", "workers/resize.ts", "tsconfig.json", "penstock.toml"} <= set(files)
+    assert not any(name.startswith("workers/") and name.endswith(".py") for name in files)
+    monkeypatch.chdir(project / "new")
+    for name in ("PENSTOCK_URL", "PENSTOCK_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    run = penstock("run", "welcome", "--input", '{"name": "Ada"}', "--json")
+    assert run.code == 0, run.err
+    assert "Welcome, Ada! We are glad you are here." in run.out
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"], capture_output=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
 def test_init_overwrites_nothing(penstock: Callable, project: Path) -> None:
     (project / "new").mkdir()
     (project / "new" / "README.md").write_text("mine")

@@ -103,6 +103,22 @@ def result(penstock: Callable, flow: str, key: str) -> object:
     return penstock("runs", "show", key, "--json").json["result"]
 
 
+def test_typescript_files_and_what_they_import_are_reloaded(child: Callable, penstock: Callable, project: Path) -> None:
+    """A syntax error is shown, and the next version is loaded when it is gone."""
+    text = "import {{ v }} from './_lib'\nexport const config = {{ flow: {{ id: 'script', role: 'main' }} }}\nexport default async () => v{}\n"
+    put(project / "workers" / "script.ts", text.format(""))
+    put(project / "workers" / "_lib.ts", "export const v: string = 'one'\n")
+    dev = Dev(child, project)
+    assert result(penstock, "script", "a") == "one"
+    dev.change("_lib.ts", "export const v: string = 'two'\n")
+    assert result(penstock, "script", "b") == "two"
+    broken = dev.change("script.ts", text.format(" +"))
+    assert "script.ts" in json.dumps(broken)
+    dev.change("script.ts", text.format(" + '!'"))
+    assert result(penstock, "script", "d") == "two!"
+    dev.end()
+
+
 @pytest.mark.spec("000-11.7")
 @pytest.mark.spec("000-6.7")
 def test_a_changed_file_is_reloaded(dev: Dev, penstock: Callable) -> None:

@@ -72,3 +72,10 @@ def test_an_address_belongs_to_one_process() -> None:
         port = first.getsockname()[1]
         with pytest.raises(BadAddress, match=f"cannot listen on 127.0.0.1:{port}"):
             bind("127.0.0.1", port)
+
+
+def test_another_address_without_a_token_is_refused(penstock: Callable) -> None:
+    answer = penstock("serve", "--host", "0.0.0.0", "--port", "0", "--url", "sqlite:///shop.db")
+    assert answer.code != 0
+    assert "[bad_address]" in answer.err
+    assert "penstock tokens add" in answer.err

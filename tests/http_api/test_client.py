@@ -46,10 +46,16 @@ async def double(n: int) -> int:
     return 2 * n
 
 
+@job(queue="slow")
+async def slow(_input: None, ctx: Context) -> None:
+    ctx.log("waiting")
+    await asyncio.Event().wait()
+
+
 @asynccontextmanager
 async def running(serve: Serve, url: str, **options: Any) -> AsyncIterator[tuple[App, Client]]:
     """Serve an App with a worker, and yield it with a client of its server."""
-    async with App(url, handlers=[greet, approve, double]) as app, serve(app, **options) as http:
+    async with App(url, handlers=[greet, approve, double, slow], grace="1ms") as app, serve(app, **options) as http:
         working = asyncio.create_task(app.workers.run())
         try:
             async with Client(str(http.base_url)) as client:
@@ -99,6 +105,27 @@ async def test_jobs_queues_and_dead_letters(serve: Serve, url: str) -> None:
         assert next(view for view in await client.queues.list() if view.name == "double").paused
         await client.queues.resume("double")
         assert (await client.queues.counts("double"))["completed"] >= 3
+
+
+async def test_execute_and_inspect(serve: Serve, url: str) -> None:
+    async with running(serve, url) as (app, client):
+        frames = [frame async for frame in client.jobs.execute("double", 4, key="j-4")]
+        assert [frame.event for frame in frames] == ["added", "started", "completed"]
+        assert (frames[-1].data["result"], (await client.jobs.get("j-4")).result) == (8, 8)
+        failed = [frame async for frame in client.jobs.execute("double", -4)]
+        assert (failed[-1].event, "negative" in failed[-1].data["error"]) == ("failed", True)
+        with pytest.raises(Exception, match="invalid queue name"):
+            _ = [frame async for frame in client.jobs.execute("no queue!")]
+        job = await client.jobs.enqueue("slow")
+        await until(lambda: app.workers._worker and app.workers._worker.find_attempt(job))
+
+        async def has_logged() -> bool:
+            return (await client.jobs.inspect(job)).log == "waiting"
+
+        await until(has_logged)
+        found = await client.jobs.inspect(job)
+        assert (found.job, found.runner, "in slow" in found.stack) == (job, "async", True)
+        await client.jobs.cancel(job)
 
 
 async def test_events_state_waits_and_schedules(serve: Serve, url: str) -> None:

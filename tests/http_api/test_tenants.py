@@ -210,3 +210,19 @@ async def test_an_async_function_says_which_namespaces_exist(tmp_path: Path) -> 
         await use("customer1")
         with pytest.raises(UnknownNamespace, match="no namespace 'other'"):
             await use("other")
+
+
+@pytest.mark.spec("000-3.40")
+async def test_a_function_of_the_request_names_the_namespace(tmp_path: Path) -> None:
+    def by_host(connection: Any) -> str | None:
+        name, dot, _ = connection.headers.get("host", "").partition(".ops.example")
+        return name if dot else None
+
+    server = Server(own_stores("file", tmp_path), namespace_from=by_host)
+    async with server.serve() as client:
+        acme = await server.add_token("acme")
+        there = await client.get("/api/_queue", headers=bearer(acme, host="acme.ops.example"))
+        other = await client.get("/api/_queue", headers=bearer(acme, host="globex.ops.example"))
+        unknown = await client.get("/api/_queue", headers=bearer("pst_x_y", host="initech.ops.example"))
+        without = await client.get("/api/_queue", headers={"host": "localhost"})
+    assert [one.status_code for one in (there, other, unknown, without)] == [200, 404, 404, 400]

@@ -95,20 +95,13 @@ async def test_a_handler_that_does_not_stop_is_killed(app: Callable[..., TestApp
 
 @pytest.mark.parametrize("queue", ["spins", "sleeps", "blocks-loop"])
 async def test_a_timeout_reaches_code_that_blocks(app: Callable[..., TestApp], queue: str, trace: Path) -> None:
-    async with app(process_grace="10s") as one:
+    """The child itself stops the handler when the cancel frame arrives: no signal of the worker is needed."""
+    async with app(process_grace="1h") as one:
+        assert await one.run_job("fine")  # the child has imported the handlers: the timeout meets the handler itself
         with pytest.raises(RunFailed, match="timeout"):
             await one.run_job(queue, {"trace": str(trace)})
-        if queue != "blocks-loop":  # the cancel frame interrupts a `def` handler
-            await until(lambda: "stopped" in trace.read_text(), 5)
-        else:
-            assert "stopped" not in trace.read_text()
-
-
-async def test_a_blocked_loop_is_interrupted_by_sigterm(app: Callable[..., TestApp], trace: Path) -> None:
-    async with app() as one:
-        with pytest.raises(RunFailed, match="timeout"):
-            await one.run_job("blocks-loop", {"trace": str(trace)})
         await until(lambda: "stopped" in trace.read_text(), 20)
+        assert await one.run_job("fine")
 
 
 async def test_what_a_child_has_forked_ends_with_it(app: Callable[..., TestApp], trace: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -70,6 +70,7 @@ from .dead_letters import DeadLetters
 from .diagnosis import Check, diagnose
 from .entities import Entities
 from .events import Events
+from .executions import ExecutionFrame
 from .flows import Flows
 from .jobs import Jobs
 from .outbox import Outbox
@@ -390,6 +391,24 @@ class App:
             tx: A connection or session of your own; the event is emitted when its transaction commits.
         """
         return cast("bool | None", await self.events.emit(kind, data, run=run, key=key, tx=tx))
+
+    def execute(
+        self,
+        queue: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+    ) -> AsyncIterator[ExecutionFrame]:
+        """Run one handler now, recorded as a plain job, and yield its frames; see `app.jobs.execute`.
+
+        Args:
+            queue: A queue's name, or a function marked with `@job`.
+            input: What the handler receives.
+            name: Name of the job, if several handlers share the queue.
+            key: Idempotency key.
+        """
+        return self.jobs.execute(queue, input, name=name, key=key)
 
     async def enqueue(
         self,

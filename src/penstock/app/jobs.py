@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -10,7 +10,7 @@ import msgspec
 
 from ..commit.preview import Preview, is_dry_run, note, read_version, run_planned
 from ..core.argument_checks import check_arguments, resolve_due
-from ..core.durations import Duration
+from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
 from ..core.ids import dead_letter_id
 from ..core.outage_retry import OutageRetry, deadline
@@ -22,7 +22,9 @@ from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState, Unit
 from ..stores.child_results import error_text
+from ..worker.inspection import Inspection
 from .arguments import build_dedupe, check_choice, check_list
+from .executions import ExecutionFrame, execute
 from .log_lines import LogView, build_filter, read_job_lines, read_run_lines
 from .views import ChildView, JobPage, JobView, add_stack, job_view, read_error
 
@@ -265,6 +267,40 @@ class Jobs:
         """
         async with deadline(f"job {id!r}", timeout, "its queue") as outage_retry:
             return await self._result(id, None, outage_retry)
+
+    def execute(
+        self,
+        queue: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+    ) -> AsyncIterator[ExecutionFrame]:
+        """Run one handler now, recorded as a plain job, and yield what happens: its log lines, progress, partial output
+        and retries, and last how it ended.
+
+        If this process has the handler and runs no worker, it runs the job itself, and nothing else. Otherwise a worker
+        takes it from its queue.
+
+        Args:
+            queue: A queue's name, or a function marked with `@job`.
+            input: What the handler receives.
+            name: Name of the job, if several handlers share the queue.
+            key: Idempotency key. A job of this key that has ended is not run again: its end is the only frame.
+        """
+        return execute(self._app, queue, input, name, key)
+
+    async def inspect(self, id: str, *, timeout: Duration = 5.0) -> Inspection:
+        """Return where the handler of a running job is: its stack, the memory of its process, and its last log line.
+
+        The worker that runs it answers, in any process on this store, within about a second. Raise RunError if the job
+        does not run, WaitTimeout if no worker answers.
+
+        Args:
+            id: The job's id.
+            timeout: How long to wait for the answer.
+        """
+        return await self._app.workers.inspections.inspect(id, to_ms(timeout) / 1000)
 
     @overload
     async def retry(

@@ -24,6 +24,7 @@ from ..jobs.job_trees import JobTree, Node
 from ..ports.store import FeedItem
 from ..ports.unit import JobState
 from ..schedules.spec import CatchUp, Overlap
+from ..worker.inspection import Inspection
 from . import preflight
 from .app import App
 from .arguments import UNSET, NoInput, StartOptions
@@ -33,6 +34,7 @@ from .dead_letters import DeadLetters, ErrorGroup, RedriveResult
 from .diagnosis import Check
 from .entities import Emission, Entities, EntitySummary, EntityType
 from .events import Events, Subscriber, Unsubscribe
+from .executions import ExecutionFrame
 from .export_file import ExportSource
 from .flows import Flows
 from .jobs import Jobs
@@ -907,6 +909,35 @@ class SyncJobs:
             timeout: Raise WaitTimeout after this long.
         """
         return self._portal.call(self._facet.result(id, timeout=timeout))
+
+    def execute(
+        self, queue: str | Callable[..., Any], input: Any = None, *, name: str | None = None, key: str | None = None
+    ) -> Iterator[ExecutionFrame]:
+        """Run one handler now, recorded as a plain job, and yield what happens: its log lines, progress, partial output
+        and retries, and last how it ended.
+
+        If this process has the handler and runs no worker, it runs the job itself, and nothing else. Otherwise a worker
+        takes it from its queue.
+
+        Args:
+            queue: A queue's name, or a function marked with `@job`.
+            input: What the handler receives.
+            name: Name of the job, if several handlers share the queue.
+            key: Idempotency key. A job of this key that has ended is not run again: its end is the only frame.
+        """
+        return self._portal.iterate(self._facet.execute(queue, input, name=name, key=key))
+
+    def inspect(self, id: str, *, timeout: Duration = 5.0) -> Inspection:
+        """Return where the handler of a running job is: its stack, the memory of its process, and its last log line.
+
+        The worker that runs it answers, in any process on this store, within about a second. Raise RunError if the job
+        does not run, WaitTimeout if no worker answers.
+
+        Args:
+            id: The job's id.
+            timeout: How long to wait for the answer.
+        """
+        return self._portal.call(self._facet.inspect(id, timeout=timeout))
 
     @overload
     def retry(self, id: str, *, dry_run: Literal[False] = False, version: int | Preview | None = None) -> bool: ...
@@ -2426,6 +2457,19 @@ class SyncShortcuts:
         """
         with self._portal.transaction(tx) as sink:
             return self._portal.call(self.app.emit(kind, data, run=run, key=key, tx=sink))
+
+    def execute(
+        self, queue: str | Callable[..., Any], input: Any = None, *, name: str | None = None, key: str | None = None
+    ) -> Iterator[ExecutionFrame]:
+        """Run one handler now, recorded as a plain job, and yield its frames; see `app.jobs.execute`.
+
+        Args:
+            queue: A queue's name, or a function marked with `@job`.
+            input: What the handler receives.
+            name: Name of the job, if several handlers share the queue.
+            key: Idempotency key.
+        """
+        return self._portal.iterate(self.app.execute(queue, input, name=name, key=key))
 
     def enqueue(
         self,

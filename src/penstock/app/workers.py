@@ -35,6 +35,7 @@ from ..worker.work_scope import WorkScope
 from ..worker.worker import Worker
 from .arguments import check_list
 from .gc_tuning import reduce_collections
+from .inspections import Inspections
 from .schedule_service import ScheduleService
 from .store_urls import is_read_only
 from .views import WorkerView, worker_view
@@ -116,6 +117,7 @@ class Workers:
             **(runner_factories or {}),
         }
         self._worker: Worker | None = None
+        self.inspections = Inspections(runtime, lambda: self._worker)
         self._presence: PresenceReporter | None = None
         self._requested: tuple[Sequence[str], int] = ((), 1)
         self._ended = asyncio.Event()
@@ -160,10 +162,20 @@ class Workers:
             queues = [check_name(queue, "queue name") for queue in check_list(queues, "queues")]
         concurrency = check_count(concurrency, "concurrency") if concurrency is not None else None
         scope = WorkScope([check_id(run, "run id") for run in check_list(runs, "runs")]) if runs is not None else None
+        await self._run_scoped(queues, scope, concurrency, name)
+
+    async def _run_scoped(
+        self,
+        queues: Sequence[str] | None,
+        scope: WorkScope | None,
+        concurrency: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        settings = self._settings
         self._requested = queues or settings.queues, concurrency or settings.concurrency
         runner = self._open_runners(max(settings.threads, concurrency or settings.concurrency))
         worker = Worker(
-            name=name,
+            name=name or _worker_name(None),
             runtime=self._runtime,
             engine=self._engine,
             runner=runner,
@@ -182,6 +194,7 @@ class Workers:
         background = [
             start_service(self._register_start_on, "penstock-start-on"),
             start_service(presence.run, "penstock-presence"),
+            start_service(self.inspections.serve, "penstock-inspections"),
         ]
         if scope is None:
             background += [

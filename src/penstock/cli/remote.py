@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
+from ..app.dead_letters import RedriveResult
 from ..app.tokens import token_namespace
 from ..client import Client
 from ..core.clock import Clock, SystemClock
@@ -15,9 +17,13 @@ from ..core.errors import NeedsStore, NotFound
 from ..core.events import Event, EventBodies
 from ..core.redaction import Redactor
 from ..flows.run_record import OPEN
+from ..flows.webhook_commands import WebhookReceipt
 from ..handlers.registry import Registry
+from ..jobs.dead_letters import DeadLetter
 from ..settings import Settings
 from .options import CommonOptions
+
+PAGE_LETTERS = 100
 
 
 def needs_store(what: str) -> NeedsStore:
@@ -52,7 +58,11 @@ class RemoteApp:
         facet = getattr(self._client, name, None)
         if facet is None:
             raise needs_store("this command")
-        return facet if callable(facet) else _Facet(name, facet, self)
+        return facet if callable(facet) else _FACETS.get(name, _Facet)(name, facet, self)
+
+    async def list_settings(self) -> list[dict[str, Any]]:
+        """Return the settings of the server, with their sources."""
+        return await self._client._connection.get(list[dict[str, Any]], "/api/_settings")
 
 
 class _RemoteRegistry(Registry):
@@ -80,6 +90,77 @@ class _Facet:
         """Start a run and return its id, and whether it is new."""
         exists = key is not None and await self._app.store.run(key) is not None
         return str(await self._facet.start(flow, input, key=key, **options)), not exists
+
+
+class _RemoteWaits(_Facet):
+    """Waits: the server records where a trigger was fired from."""
+
+    async def fire(self, token: str, data: Any = None, *, signature: object = None, source: str = "") -> str:  # noqa: ARG002
+        """Fire a trigger by its token or its URL."""
+        return str(await self._facet.fire(token.rpartition("/")[2], data))
+
+    async def resolve(self, id: str, data: Any = None, *, by: object = None, **options: Any) -> Any:  # noqa: ARG002
+        """Resolve a wait. The server records the name of the token as `by`."""
+        return await self._facet.resolve(id, data, **options)
+
+    async def cancel(self, id: str, *, by: object = None, **options: Any) -> Any:  # noqa: ARG002
+        """Cancel a wait."""
+        return await self._facet.cancel(id, **options)
+
+
+class _RemoteDeadLetters(_Facet):
+    """Dead letters: a function selects and changes them here, and the server redrives each."""
+
+    async def redrive_all(
+        self,
+        queue: str,
+        *,
+        where: Callable[[DeadLetter], bool],
+        change: Callable[[Any], Any] | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> RedriveResult:
+        """Redrive the dead letters of a queue that a function selects."""
+        if dry_run:
+            raise needs_store("dlq redrive --all --dry-run")
+        done, after = RedriveResult({}, {}), None
+        while page := await self._facet.list(queue, after=after, limit=PAGE_LETTERS):
+            after = page[-1][0]
+            for id, letter in page:
+                if limit is not None and len(done.sent) >= limit:
+                    return done
+                if where(letter):
+                    more = {} if change is None else {"input": change(letter.original_data)}
+                    one = await self._facet.redrive(id, **more)
+                    done.sent.update(one.sent)
+                    done.refused.update(one.refused)
+        return done
+
+
+class _RemoteWebhooks(_Facet):
+    """Webhooks: a call goes to the address that others call too."""
+
+    async def receive(
+        self,
+        path: str,
+        method: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        source: str = "",  # noqa: ARG002
+    ) -> WebhookReceipt:
+        """Send one call to a webhook."""
+        connection = self._app._client._connection
+        return await connection.send(
+            method.upper(), WebhookReceipt, "/api/webhooks/" + quote(path), content=body, headers=headers
+        )
+
+
+_FACETS: Mapping[str, type[_Facet]] = {
+    "waits": _RemoteWaits,
+    "dead_letters": _RemoteDeadLetters,
+    "webhooks": _RemoteWebhooks,
+}
 
 
 class _RemoteStore:

@@ -139,10 +139,13 @@ class Connection:
         *path: str,
         query: Mapping[str, Any] | None = None,
         content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
         read_timeout_s: float | None = READ_TIMEOUT_S,
     ) -> T:
         """Send bytes and return the decoded answer. Raise what the server reports as the exception of that code."""
-        body = await self.send_bytes(method, *path, query=query, content=content, read_timeout_s=read_timeout_s)
+        body = await self.send_bytes(
+            method, *path, query=query, content=content, headers=headers, read_timeout_s=read_timeout_s
+        )
         return msgspec.json.decode(body, type=kind)
 
     async def send_bytes(
@@ -151,10 +154,11 @@ class Connection:
         *path: str,
         query: Mapping[str, Any] | None = None,
         content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
         read_timeout_s: float | None = READ_TIMEOUT_S,
     ) -> bytes:
         """Send bytes and return the bytes of the answer."""
-        headers = {"content-type": "application/json"} if content is not None else {}
+        headers = {**({"content-type": "application/json"} if content is not None else {}), **(headers or {})}
         timeout = httpx.Timeout(read_timeout_s, connect=CONNECT_TIMEOUT_S)
         try:
             answer = await self._http.request(
@@ -205,29 +209,48 @@ class Connection:
             await asyncio.sleep(pause)
             pause = min(pause * 2, MAX_RECONNECT_PAUSE_S)
 
+    async def stream(self, method: str, path: str, body: Any) -> AsyncGenerator[Message]:
+        """Yield the messages of one answer; raise StoreUnavailable if the connection is lost."""
+        content, headers = msgspec.json.encode(body), {"content-type": "application/json"}
+        try:
+            request = self._http.stream(
+                method, path, params=self._always, content=content, headers=headers, timeout=None
+            )
+            async with request as answer:
+                async for message in read_messages(answer):
+                    yield message
+        except httpx.HTTPError as problem:
+            raise self._unavailable(problem) from problem
+
     async def _messages(self, path: str, after: str | None, query: Mapping[str, Any]) -> AsyncGenerator[Message]:
         params = {**query, **({"after": after} if after is not None else {})}
         async with self._http.stream("GET", path, params=params) as answer:
-            if answer.is_error:
-                raise read_error(answer.status_code, await answer.aread())
-            id, name, data = "", "message", None
-            async for line in answer.aiter_lines():
-                key, _, value = line.partition(": ")
-                if key == "id":
-                    id = value
-                elif key == "event":
-                    name = value
-                elif key == "data":
-                    data = value if data is None else f"{data}\n{value}"
-                elif not line and data is not None:
-                    yield Message(id, name, data)
-                    name, data = "message", None
+            async for message in read_messages(answer):
+                yield message
 
     def _unavailable(self, problem: Exception) -> StoreUnavailable:
         return StoreUnavailable(
             f"the server {self.url} does not answer ({type(problem).__name__}: {problem}); check the URL and that "
             "`penstock serve` runs"
         )
+
+
+async def read_messages(answer: httpx.Response) -> AsyncGenerator[Message]:
+    """Yield the messages of an event stream as they arrive; raise what the server refused."""
+    if answer.is_error:
+        raise read_error(answer.status_code, await answer.aread())
+    id, name, data = "", "message", None
+    async for line in answer.aiter_lines():
+        key, _, value = line.partition(": ")
+        if key == "id":
+            id = value
+        elif key == "event":
+            name = value
+        elif key == "data":
+            data = value if data is None else f"{data}\n{value}"
+        elif not line and data is not None:
+            yield Message(id, name, data)
+            name, data = "message", None
 
 
 def join_path(parts: tuple[str, ...]) -> str:

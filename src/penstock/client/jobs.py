@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, overload
 
 import msgspec
 
 from ..app.arguments import check_list
+from ..app.executions import ExecutionFrame
 from ..app.log_lines import LogView
 from ..app.views import ChildView, JobPage, JobView
 from ..commit.preview import Preview
 from ..core.argument_checks import check_arguments
-from ..core.durations import Duration
+from ..core.durations import Duration, to_ms
 from ..core.retry import RetryOption
 from ..core.text import to_text
 from ..handlers.options import KeepOption
 from ..jobs.job_trees import JobTree
 from ..ports.unit import JobState
+from ..worker.inspection import Inspection
 from .connection import Connection, Page
 from .times import show_duration, show_timeout
 
@@ -199,6 +201,30 @@ class Jobs:
             Page[LogView], JOB + "/logs", id, attempt=attempt, level=level, after=after, limit=limit
         )
         return page.items
+
+    async def execute(
+        self, queue: str, input: Any = None, *, name: str | None = None, key: str | None = None
+    ) -> AsyncIterator[ExecutionFrame]:
+        """Run one handler now, recorded as a plain job, and yield what happens until it has ended.
+
+        Args:
+            queue: A queue's name.
+            input: What the handler receives.
+            name: Name of the job, if several handlers share the queue.
+            key: Idempotency key. A job of this key that has ended is not run again: its end is the only frame.
+        """
+        body = {"queue": queue, "input": input, "name": name, "key": key}
+        async for message in self._connection.stream("POST", "/api/_runner/execute/stream", body):
+            yield msgspec.json.decode(message.data, type=ExecutionFrame)
+
+    async def inspect(self, id: str, *, timeout: Duration = 5.0) -> Inspection:
+        """Return where the handler of a running job is: its stack, the memory of its process, and its last log line.
+
+        Args:
+            id: The job's id.
+            timeout: How long to wait for the worker's answer.
+        """
+        return await self._connection.get(Inspection, JOB + "/stack", id, timeout=to_ms(timeout) / 1000)
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Wait for a job to end and return its result. Raise RunFailed if it failed or was cancelled.

@@ -10,6 +10,7 @@ from ..app.arguments import UNSET
 from ..app.dags import DagComparison
 from ..app.dead_letters import ErrorGroup, RedriveResult
 from ..app.diagnosis import Check
+from ..app.executions import ExecutionFrame
 from ..app.log_lines import LogView
 from ..app.portal import Portal
 from ..app.preflight import PreflightReport
@@ -42,6 +43,7 @@ from ..jobs.job_trees import JobTree
 from ..ports.store import FeedItem
 from ..ports.unit import JobState
 from ..schedules.spec import CatchUp, Overlap
+from ..worker.inspection import Inspection
 from .client import Client
 from .dags import Dags
 from .dead_letters import DeadLetters
@@ -702,6 +704,28 @@ class SyncJobs:
             limit: Maximum number of lines.
         """
         return self._portal.call(self._facet.logs(id, attempt=attempt, level=level, after=after, limit=limit))
+
+    def execute(
+        self, queue: str, input: Any = None, *, name: str | None = None, key: str | None = None
+    ) -> Iterator[ExecutionFrame]:
+        """Run one handler now, recorded as a plain job, and yield what happens until it has ended.
+
+        Args:
+            queue: A queue's name.
+            input: What the handler receives.
+            name: Name of the job, if several handlers share the queue.
+            key: Idempotency key. A job of this key that has ended is not run again: its end is the only frame.
+        """
+        return self._portal.iterate(self._facet.execute(queue, input, name=name, key=key))
+
+    def inspect(self, id: str, *, timeout: Duration = 5.0) -> Inspection:
+        """Return where the handler of a running job is: its stack, the memory of its process, and its last log line.
+
+        Args:
+            id: The job's id.
+            timeout: How long to wait for the worker's answer.
+        """
+        return self._portal.call(self._facet.inspect(id, timeout=timeout))
 
     def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Wait for a job to end and return its result. Raise RunFailed if it failed or was cancelled.

@@ -80,3 +80,22 @@ def _is_user_file(file: str) -> bool:
     if file.startswith("<frozen "):
         return False
     return not any(part in file for part in _PACKAGES) and not file.startswith(_PYTHON)
+
+
+def format_task(task: asyncio.Task[Any]) -> str:
+    """Return where a suspended or running task is, without the frames of Penstock and asyncio, innermost last."""
+    found: list[traceback.FrameSummary] = []
+    coro: Any = task.get_coro()
+    while coro is not None:
+        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None)
+        if frame is None:
+            break
+        found += traceback.extract_stack(frame, 1)
+        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None)
+    return format_stack(found)
+
+
+def format_stack(frames: Iterable[traceback.FrameSummary]) -> str:
+    """Return frames as text, without those of Penstock, asyncio and the interpreter's start."""
+    kept = [frame for frame in frames if not frame.filename.startswith((*_OURS, "<frozen"))]
+    return "".join(traceback.format_list(kept))

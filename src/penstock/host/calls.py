@@ -48,10 +48,21 @@ class Attempt:
         self.loop = loop
         self.main: asyncio.Task[Any] | None = None
         self.stop: BaseException | None = None  # why the handler must stop
+        self.has_seen_stop = False  # the handler's loop runs, and has cancelled it
         self._functions: dict[int, HostFunction] = {}
         self._branches: set[asyncio.Task[Any]] = set()
         self._unanswered: dict[asyncio.Future[Any], int] = {}
         self._executing: set[asyncio.Task[None]] = set()
+
+    def cancel_soon(self) -> None:
+        """Cancel an `async def` handler when its loop runs. Called on the thread that reads frames."""
+        if self.loop is not None and self.main is not None:
+            self.loop.call_soon_threadsafe(self._cancel_main)
+
+    def _cancel_main(self) -> None:
+        self.has_seen_stop = True
+        if self.main is not None:
+            self.main.cancel()
 
     def add_function(self, name: str, fn: Callable[[Any], Any], inbox: queue.SimpleQueue[Any] | None = None) -> int:
         """Return the number by which the worker asks for a function."""

@@ -14,6 +14,7 @@ import msgspec
 
 from ..core.errors import AttemptCancelled, Suspension
 from ..core.payload import pack
+from ..core.tracebacks import format_stack, format_task
 from ..ports import frames
 from ..ports.runner import Task
 from .calls import Attempt
@@ -21,7 +22,9 @@ from .context import HostChannel, HostContext, HostSyncContext
 from .errors import to_error_frame
 from .handlers import HandlerFinder
 from .limits import limit_cpu
-from .wire import OURS, Wire, end_group, read_rss_mb
+from .wire import Wire, end_group, read_rss_mb
+
+BLOCKED_AFTER_S = 0.3  # between a cancellation and the interrupt of a handler that blocks the event loop
 
 
 class Host:
@@ -129,14 +132,20 @@ class Host:
             return  # once: a second exception would break off the handler's `finally`
         attempt.stop = stop
         if attempt.loop is not None:
-            if attempt.main is not None:
-                attempt.loop.call_soon_threadsafe(attempt.main.cancel)
+            attempt.cancel_soon()
+            if isinstance(stop, AttemptCancelled):
+                timer = threading.Timer(BLOCKED_AFTER_S, self._interrupt_blocked, (attempt,))
+                timer.daemon = True
+                timer.start()
         elif isinstance(stop, Suspension):
             self._wire.stop_calls(stop)
         elif self._is_running:
-            main = threading.main_thread().ident
-            assert main is not None
-            signal.pthread_kill(main, signal.SIGTERM)
+            _interrupt_main_thread()
+
+    def _interrupt_blocked(self, attempt: Attempt) -> None:
+        """Stop an `async def` handler that blocks its event loop, as if it were a `def`."""
+        if self._attempt is attempt and self._is_running and not attempt.has_seen_stop:
+            _interrupt_main_thread()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         """Stop the handler where it is, even in a sleep or a system call; without one, end the process."""
@@ -153,23 +162,13 @@ class Host:
         if attempt is None:
             return ""
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        if attempt.loop is not None and attempt.main is not None:
-            awaited = [line for task in asyncio.all_tasks(attempt.loop) for line in describe_task(task)]
-            if awaited:
-                return "".join(awaited)
-        found = traceback.extract_stack(frame) if frame is not None else []
-        return "".join(traceback.format_list([one for one in found if not one.filename.startswith((OURS, "<frozen"))]))
+        is_async = attempt.loop is not None and attempt.main is not None
+        if is_async and (awaited := "".join(map(format_task, asyncio.all_tasks(attempt.loop)))):
+            return awaited
+        return format_stack(traceback.extract_stack(frame)) if frame is not None else ""
 
 
-def describe_task(task: asyncio.Task[Any]) -> list[str]:
-    """Return the frames of a suspended or running task as text, innermost last."""
-    found: list[Any] = []
-    coro: Any = task.get_coro()
-    while coro is not None:
-        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None)
-        if frame is None:
-            break
-        if not frame.f_code.co_filename.startswith(OURS):
-            found.append(traceback.extract_stack(frame, 1)[0])
-        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None)
-    return traceback.format_list(found)
+def _interrupt_main_thread() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGTERM)

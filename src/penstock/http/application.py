@@ -25,7 +25,7 @@ from .openapi import build_openapi
 from .router import Router
 from .services import ServerOptions, Services
 from .sockets import refuse_socket, serve_socket
-from .tenants import Tenants, find_namespace
+from .tenants import Tenants
 
 log = logging.getLogger("penstock.http")
 DOCUMENT_PATH = "/api/openapi.json"
@@ -107,7 +107,7 @@ class Application:
             if path in SERVER_PATHS:
                 await self._respond(request, JsonResponse(_SERVER_STATUS, 200))
                 return
-            namespace, path = find_namespace(request, path)
+            namespace, path = self._source.find_namespace(request, path)
             async with self._source.use(namespace, address_of(request)) as services:
                 await self._respond(request, await self._answer(services, request, path))
         except PenstockError as problem:
@@ -139,7 +139,7 @@ class Application:
             if isinstance(self._source, Services):
                 await serve_socket(self._source, websocket, path)
                 return
-            namespace, path = find_namespace(websocket, path)
+            namespace, path = self._source.find_namespace(websocket, path)
             async with self._source.use(namespace, address_of(websocket)) as services:
                 await serve_socket(services, websocket, path)
         except PenstockError as problem:

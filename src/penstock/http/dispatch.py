@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from ..app.store_urls import shown_url
 from ..app.tokens import ADMIN, Caller
 from ..core.api_errors import BodyTooLarge, Forbidden, RequestTimeout
 from ..core.errors import PenstockError
@@ -31,6 +32,16 @@ SECURITY_HEADERS = {
 _RAW_HEADERS = [(name.encode(), value.encode()) for name, value in {**SECURITY_HEADERS, "content-type": JSON}.items()]
 _encode = msgspec.json.Encoder().encode
 PUBLIC = Caller("public")
+# What to do next, where the message has it not: it is about the value that was wrong.
+HINTS = {
+    "no_route": "GET /api/openapi.json lists every path",
+    "forbidden": "`penstock tokens add NAME --role ROLE` creates a token with another role",
+    "server_closing": "try again after the seconds of the header Retry-After",
+    "server_busy": "try again after the seconds of the header Retry-After",
+    "store_unavailable": "try again after the seconds of the header Retry-After; GET /ready answers 200 again then",
+    "too_many_requests": "try again after the seconds of the header Retry-After",
+    "internal": "the log of the server has the request and the reason",
+}
 
 
 async def answer(services: Services, request: Request, path: str) -> Response:
@@ -85,13 +96,21 @@ def json_response(services: Services, value: Any, status: int = 200, reveal: boo
 
 def error_object(services: Services | None, problem: PenstockError) -> dict[str, Any]:
     """Return an error as the object that the command line prints too, without secrets."""
-    message = str(problem) if services is None else services.app._bodies.redact_text(str(problem))
-    return {"error": {"code": problem.code, "message": message}}
+    message = str(problem)
+    if services is not None:
+        # Where the store is concerns those who run the server, not those who call it.
+        message = message.replace(f" in {shown_url(services.app.settings.url)};", ";")
+        message = services.app._bodies.redact_text(message)
+    error = {"code": problem.code, "message": message}
+    if (hint := HINTS.get(problem.code)) is not None:
+        error["hint"] = hint
+    return {"error": error}
 
 
 def internal_error() -> dict[str, Any]:
     """Return the error of a request that failed by a bug. The log has the reason, the answer has not."""
-    return {"error": {"code": "internal", "message": "the server failed; its log has the reason"}}
+    error = {"code": "internal", "message": "the server failed; its log has the reason", "hint": HINTS["internal"]}
+    return {"error": error}
 
 
 def error_response(services: Services | None, problem: PenstockError) -> Response:

@@ -130,14 +130,17 @@ class Metrics:
     async def _read_store(self, app: App) -> None:
         dead = {handler.dlq for handler in app.registry.handlers()}
         oldest: dict[str, float] = {}
+        paused: dict[str, bool] = {}
         for view in await app.queues.list():
             queue = self._label(view.name)
             for state, count in view.counts.items():
                 self._depth.labels(queue, state).inc(count)
-            self._paused.labels(queue).set(view.paused)
+            paused[queue] = paused.get(queue, False) or view.paused
             oldest[queue] = max(oldest.get(queue, 0), view.age_ms / 1000)
             if (view.name.endswith("-dlq") or view.name in dead) and view.counts["waiting"]:
                 self._letters.labels(queue).inc(view.counts["waiting"])
+        for queue, is_paused in paused.items():  # of the queues that share a label, any one
+            self._paused.labels(queue).set(is_paused)
         for queue, age in oldest.items():
             self._oldest.labels(queue).set(age)
         await self._read_rates(app)

@@ -30,6 +30,7 @@ HEADER = "penstock-namespace"
 CONNECT_TIMEOUT_S = 10.0
 
 IsKnown = Callable[[str], Awaitable[bool]]
+NamespaceFrom = Callable[[HTTPConnection], str | None]
 
 
 class Tenants:
@@ -42,6 +43,8 @@ class Tenants:
     Args:
         make_app: A function that makes the App of a namespace; it is opened and closed here.
         known: The namespaces, or an async function that says whether one exists. Others are refused.
+        namespace_from: A function of the request that returns its namespace, such as by its host name, or None. It is
+            asked besides the path, the header and the token; two that differ are refused.
         max_open: Maximum number of Apps open at once. The one that was idle longest is closed for another.
         idle: Close an App after this long without a request.
         clock: Where time comes from.
@@ -52,12 +55,14 @@ class Tenants:
         make_app: Callable[[str], App],
         known: Collection[str] | IsKnown,
         *,
+        namespace_from: NamespaceFrom | None = None,
         max_open: int = 100,
         idle: Duration = "10m",
         clock: Clock | None = None,
     ) -> None:
         self._make_app = make_app
         self._known = known
+        self._namespace_from = namespace_from
         self._max_open = max_open
         self._idle_ms = to_ms(idle)
         self._clock = clock or SystemClock()
@@ -71,6 +76,10 @@ class Tenants:
     def prepare(self, router: Router, options: ServerOptions) -> None:
         """Set what the services of all namespaces share. `asgi_app` calls it."""
         self._router, self._options = router, options
+
+    def find_namespace(self, connection: HTTPConnection, path: str) -> tuple[str, str]:
+        """Return the namespace that a request names, and the path without it."""
+        return find_namespace(connection, path, self._namespace_from)
 
     @property
     def names(self) -> list[str]:
@@ -195,10 +204,12 @@ class _Tenant:
             await self._services.app.close()
 
 
-def find_namespace(connection: HTTPConnection, path: str) -> tuple[str, str]:
+def find_namespace(
+    connection: HTTPConnection, path: str, namespace_from: NamespaceFrom | None = None
+) -> tuple[str, str]:
     """Return the namespace that a request names, and the path without it.
 
-    The path, the header and the token must not name different ones."""
+    The path, the header, the token and your own function must not name different ones."""
     named: dict[str, str] = {}
     if path.startswith(PATH_PREFIX):
         name, slash, rest = path.removeprefix(PATH_PREFIX).partition("/")
@@ -207,11 +218,13 @@ def find_namespace(connection: HTTPConnection, path: str) -> tuple[str, str]:
         named["header"] = header
     if (token := bearer(connection)) is not None and (of_token := token_namespace(token)):
         named["token"] = of_token
+    if namespace_from is not None and (found := namespace_from(connection)) is not None:
+        named["request"] = found
     if not named:
         raise ApiError(
             "this server has several namespaces: name one with the path /ns/<namespace>/api/…, the header "
             "Penstock-Namespace, or a token of it"
         )
     if len(set(named.values())) > 1:
-        raise UnknownNamespace("the path, the header and the token of this request name different namespaces")
+        raise UnknownNamespace("the path, the header, the token and the host of this request name different namespaces")
     return next(iter(named.values())), path

@@ -19,6 +19,18 @@ from .frames import Notice, Request
 Interrupt = Callable[[str], None]
 """Stops the running handler; the argument is the reason."""
 
+
+class HandlerState(msgspec.Struct, frozen=True):
+    """Where a running handler is, and the memory of the process that it runs in."""
+
+    stack: str = ""
+    memory_mb: float = 0.0
+    output: str = ""  # the last line that it printed, if the runner knows it
+
+
+Inspect = Callable[[], Awaitable[HandlerState]]
+"""Looks at the running handler."""
+
 Execute = Callable[[int, Any], Awaitable[Any]]
 """Calls function `n` of the host with a value and returns its result: the body of a `ctx.run`, or of a state patch."""
 
@@ -76,6 +88,10 @@ class Channel(Protocol):
         """Register how to stop the handler, and the task that an `async def` handler runs in, if it is on this loop.
 
         Register it before the handler starts."""
+        ...
+
+    def on_inspect(self, inspect: Inspect) -> None:
+        """Register how to look at the handler, if it does not run on this event loop."""
         ...
 
     def post(self, frame: Notice) -> None:

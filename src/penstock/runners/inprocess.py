@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import traceback
 from collections.abc import Coroutine
 from typing import Any
 
 from ..core.errors import AttemptCancelled
-from ..ports.runner import Channel, Task, time_out
+from ..core.tracebacks import format_stack
+from ..ports.runner import Channel, HandlerState, Task, time_out
 from .threads import ThreadCall, ThreadPool
 
 log = logging.getLogger("penstock.worker")
@@ -79,7 +81,11 @@ class InProcessRunner:
             if not interrupted.done():
                 interrupted.set_result(why)
 
+        async def inspect() -> HandlerState:
+            return HandlerState(format_stack(traceback.extract_tb(call.current_traceback())))
+
         channel.on_interrupt(interrupt)
+        channel.on_inspect(inspect)
         self._pool.submit(call)
         # An interrupt frees the slot at once; the thread itself ends at its next Python instruction.
         if timeout is None:

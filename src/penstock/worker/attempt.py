@@ -85,6 +85,11 @@ class Attempt:
             return self.bare_failure(error, isinstance(problem, UnreadableRecord))
 
     @property
+    def channel(self) -> WorkerChannel:
+        """What the handler emits, asks and records."""
+        return self._channel
+
+    @property
     def launched(self) -> Sequence[Launch]:
         """What the handler started, besides what an earlier attempt committed."""
         return self._channel.launched

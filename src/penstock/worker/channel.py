@@ -21,9 +21,10 @@ from ..core.events import BadEmit, check_kind
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
 from ..core.text import shorten
+from ..core.tracebacks import format_task
 from ..durable.session import DurableSession
 from ..ports.frames import Notice, Request
-from ..ports.runner import Execute, Interrupt, Runner
+from ..ports.runner import Execute, HandlerState, Inspect, Interrupt, Runner
 from ..ports.store import ChildRow, State, StateRow, Store
 from ..ports.unit import Committed, Fenced, Memo, Receipt, StateWrite, Unit
 from .live_log import LiveLog, log_fields
@@ -83,9 +84,9 @@ class WorkerChannel:
     """
 
     __slots__ = (
-        "_ctx", "_input", "_interrupt", "_live_log", "_remote_calls", "_services", "_session", "_started_ms",
-        "_write_bytes", "emit_count", "emitted", "handler_task", "is_over", "launch_count", "launched", "partial_count",
-        "state_writes",
+        "_ctx", "_input", "_inspect", "_interrupt", "_live_log", "_remote_calls", "_services", "_session",
+        "_started_ms", "_write_bytes", "emit_count", "emitted", "handler_task", "is_over", "last_log", "launch_count",
+        "launched", "partial_count", "state_writes",
         "stop", "stop_reason", "work", "write_count", "write_keys",
     )  # fmt: skip
 
@@ -109,6 +110,8 @@ class WorkerChannel:
         self._live_log: LiveLog | None = None
         self._remote_calls: RemoteCalls | None = None
         self._interrupt: Interrupt | None = None
+        self._inspect: Inspect | None = None
+        self.last_log = ""
         self._input: Any = None
         self._ctx: Context | SyncContext | None = None
         self._started_ms = services.clock.now_ms()
@@ -133,9 +136,23 @@ class WorkerChannel:
             self._interrupt(reason)
 
     @property
+    def elapsed_ms(self) -> int:
+        """How long the attempt has been running."""
+        return max(0, self._services.clock.now_ms() - self._started_ms)
+
+    @property
     def attempt_key(self) -> str:
         """Name the attempt. A redrive counts attempts from 1 again, but has a job of its own."""
         return f"{self.work.claim.job}.{self.work.claim.attempt}"
+
+    async def inspect(self) -> HandlerState:
+        """Look at the running handler."""
+        if self._inspect is not None:
+            return await self._inspect()
+        return HandlerState(format_task(self.handler_task) if self.handler_task is not None else "")
+
+    def on_inspect(self, inspect: Inspect) -> None:
+        self._inspect = inspect
 
     def leave(self, stop: BaseException) -> None:
         """Cancel the handler's task: its branches wait, and the attempt ends with `stop`."""
@@ -315,6 +332,7 @@ class WorkerChannel:
         self.emitted += [EmittedEvent(*emit) for emit in emits]
 
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        self.last_log = message
         if not self.is_replaying:  # else it was logged when an earlier attempt came here
             self._live().log(level, message, fields)
 

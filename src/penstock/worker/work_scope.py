@@ -11,10 +11,10 @@ from .outcomes import Launch
 class WorkScope:
     """The runs and jobs that a worker may claim. It grows while handlers start work."""
 
-    def __init__(self, runs: Iterable[str]) -> None:
+    def __init__(self, runs: Iterable[str], jobs: Iterable[str] = ()) -> None:
         self._own = tuple(runs)
         self._runs: dict[str, None] = dict.fromkeys(self._own)
-        self._jobs: dict[str, None] = {}
+        self._jobs: dict[str, None] = dict.fromkeys(jobs)
 
     @property
     def filter(self) -> ClaimFilter:

@@ -195,6 +195,10 @@ class Worker:
 
     # Attempts
 
+    def find_attempt(self, job: str) -> Attempt | None:
+        """Return the attempt of a job that runs here."""
+        return next((attempt for claim, attempt in self._active.values() if claim.job == job), None)
+
     async def _process(self, claim: Claim, interrupt: str | None = None) -> None:
         """Run one attempt of a claim and record how it ended."""
         has_freed_slot, is_vacated, attempt, resuming = False, False, None, None

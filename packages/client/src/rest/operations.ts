@@ -450,6 +450,21 @@ export interface Imported {
   ids: (string)[]
 }
 
+/** A handler that runs now. */
+export interface Inspection {
+  job: string
+  queue: string
+  attempt: number
+  worker: string
+  runner: string
+  stack: string
+  memoryMb: number
+  log?: string
+  run?: string | null
+  step?: string | null
+  runningMs?: number
+}
+
 /** Whether the command only shows what it would write. */
 export interface JobDryRun {
   dryRun?: boolean
@@ -928,6 +943,12 @@ export interface Slots {
   slots: (string)[]
 }
 
+/** How long to wait for the worker's answer. */
+export interface StackQuery {
+  timeout?: number | string
+  reveal?: boolean
+}
+
 /** A run to start. */
 export interface StartBody {
   input?: any
@@ -1379,7 +1400,14 @@ export interface Operations {
     body: { body?: unknown }
     answer: Done
   }
-  /** Enqueue a job, wait until a worker has run its handler, and return the result. */
+  /** Return where the handler of a running job is: its stack, its memory and its last log line. */
+  inspectJob: {
+    path: { id: string }
+    query: { timeout?: number | string; reveal?: boolean }
+    body: { body?: never }
+    answer: Inspection
+  }
+  /** Run a handler as a plain job, here or in a worker, and return its result. */
   waitForHandler: {
     path: {}
     query: {}
@@ -1863,7 +1891,7 @@ export interface Operations {
     answer: Fired
   }
   /** Fire a trigger; another path for `/api/triggers/{token}`. */
-  fireTriggerByIdPath: {
+  fireTriggerAlias: {
     path: { token: string }
     query: {}
     body: { body?: unknown }
@@ -2116,6 +2144,7 @@ export const OPERATIONS = {
   retryJob: ['POST', '/api/_job/{id}/retry'],
   cancelJob: ['POST', '/api/_job/{id}/cancel'],
   promoteJob: ['POST', '/api/_job/{id}/promote'],
+  inspectJob: ['GET', '/api/_job/{id}/stack'],
   waitForHandler: ['POST', '/api/_runner/execute'],
   listDeadLetterQueues: ['GET', '/api/_dlq'],
   countDeadLetters: ['GET', '/api/_dlq/count'],
@@ -2185,7 +2214,7 @@ export const OPERATIONS = {
   resolveWait: ['POST', '/api/_waits/{id}/resolve'],
   cancelWait: ['POST', '/api/_waits/{id}/cancel'],
   fireTrigger: ['POST', '/api/triggers/{token}'],
-  fireTriggerByIdPath: ['POST', '/api/_triggers/{token}'],
+  fireTriggerAlias: ['POST', '/api/_triggers/{token}'],
   fireFlowTrigger: ['POST', '/api/_flows/triggers/{token}'],
   listWebhooks: ['GET', '/api/_webhooks'],
   getWebhook: ['GET', '/api/_webhooks/{path}'],

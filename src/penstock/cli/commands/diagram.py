@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
@@ -18,7 +18,7 @@ from ...flows.diagram_svg import render_svg
 from ..errors import UsageError
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import has_unicode_output, print_json, print_text
-from ..session import build_store_app
+from ..session import build_store_app, is_server_url
 from .flows import load_registry
 
 Format = Literal["text", "mermaid", "svg"]
@@ -42,6 +42,13 @@ def diagram(
     flow
         The name of the flow or the dag.
     """
+    if is_server_url(common):
+        if format is not None or output is not None or not common.json:
+            raise UsageError(
+                "a drawing needs the worker files or the store; --url http://… prints a diagram with --json"
+            )
+        print_json(asyncio.run(_ask(flow, version, run, common)))
+        return 0
     graph, described = _find(flow, version, run, common)
     if common.json and format is None and output is None:
         print_json(described)
@@ -80,6 +87,18 @@ def _find_dag(name: str, common: CommonOptions) -> Dag | None:
         return asyncio.run(_load_dag(name, None, False, common))
     except (NotFound, UnknownDag, BadId, UsageError):
         return None
+
+
+async def _ask(name: str, version: int | None, is_run: bool, common: CommonOptions) -> dict[str, Any]:
+    """Return the diagram of a flow or a dag from a server."""
+    async with build_store_app(common) as app:
+        if not is_run and version is None:
+            try:
+                return await cast("Any", app.flows).diagram(name)  # type: ignore[no-any-return]
+            except NotFound:
+                pass
+        dag = (await app.dags.of_run(name))[0] if is_run else await app.dags.get(name, version=version)
+        return describe_dag_diagram(dag)
 
 
 async def _load_dag(name: str, version: int | None, is_run: bool, common: CommonOptions) -> Dag:

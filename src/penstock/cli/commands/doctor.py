@@ -21,7 +21,7 @@ from ...settings import Settings
 from ...telemetry.logging import LOGGER
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import has_unicode_output, print_json, print_text
-from ..session import build_admin_app, build_worker_app
+from ..session import build_admin_app, build_worker_app, is_server_url
 from ..tables import pluralize
 
 
@@ -70,6 +70,9 @@ async def _why(common: CommonOptions, run: str) -> list[str]:
 
 
 async def _diagnose(common: CommonOptions) -> list[Check]:
+    if is_server_url(common):
+        async with build_admin_app(common) as app:
+            return list(await app.diagnose())
     try:
         settings = Settings.load({"url": common.url, "dir": common.dir})
     except PenstockError as problem:

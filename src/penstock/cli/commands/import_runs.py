@@ -19,7 +19,7 @@ from ..errors import UsageError
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import show_progress
 from ..parse import check_positional
-from ..session import check_dir, configure_logging, refuse_memory_store
+from ..session import build_store_app, check_dir, configure_logging, is_server_url, refuse_memory_store
 from ..tables import pluralize, print_result
 from .import_pgboss import pgboss
 
@@ -40,6 +40,11 @@ def import_export(
     file
         The file; - reads standard input.
     """
+    if is_server_url(common):
+        with _open(check_positional(file)) as opened:
+            count = asyncio.run(_send(common, opened.read()))
+        print_result(f"Imported {pluralize(count, 'run')}.", {"runs": count}, json=common.json)
+        return 0
     refuse_memory_store(common)
     if common.dir is not None:
         check_dir(common.dir)
@@ -48,6 +53,12 @@ def import_export(
         count = asyncio.run(_import(common, opened))
     print_result(f"Imported {pluralize(count, 'run')}.", {"runs": count}, json=common.json)
     return 0
+
+
+async def _send(common: CommonOptions, lines: bytes) -> int:
+    """Import through a server; it accepts 10 MB in one request."""
+    async with build_store_app(common) as app:
+        return len(await app.runs.import_(lines))
 
 
 async def _import(common: CommonOptions, file: BinaryIO) -> int:

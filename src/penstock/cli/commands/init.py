@@ -5,15 +5,25 @@ from __future__ import annotations
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from ..errors import UsageError
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json, print_text
 
 TEMPLATE = "template"
+TYPESCRIPT = "template_ts"  # instead of the Python worker files
 
 
-def init(dir: str = ".", /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+def init(
+    dir: str = ".",
+    /,
+    *,
+    ts: Annotated[bool, Parameter(negative="", help="Write the flow and the job in TypeScript.")] = False,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
     """Create an example project: a small flow and a job, tests, a settings file and a README.
 
     Existing files are never overwritten.
@@ -25,6 +35,9 @@ def init(dir: str = ".", /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     """
     root = Path(dir)
     files = _files(resources.files(__package__).joinpath(TEMPLATE))
+    if ts:
+        kept = {name: text for name, text in files.items() if not name.startswith("workers/")}
+        files = kept | _files(resources.files(__package__).joinpath(TYPESCRIPT))
     existing = [name for name in files if (root / name).exists()]
     if existing:
         raise UsageError(f"{root / existing[0]} already exists and is not overwritten; choose another folder")

@@ -1,4 +1,4 @@
-"""`penstock jobs list|show|retry|cancel|remove|promote`."""
+"""`penstock jobs list|show|stack|execute|retry|cancel|remove|promote`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
+import msgspec
 from cyclopts import App as Commands
 from cyclopts import Parameter
 
@@ -14,16 +15,17 @@ from ...app.views import JobPage, JobView
 from ...app.waits import describe_wait
 from ...core.errors import RunError
 from ...ports.unit import JobState
+from ...worker.inspection import Inspection
 from ..errors import EXIT_FAILED, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import Reveal, SecretFilter, Yes, confirm, print_text
-from ..parse import read_limit
+from ..parse import read_input, read_limit
 from ..preview import DryRun, IfAttempt, print_dry_run
 from ..run_view import error_lines
-from ..session import build_store_app
+from ..session import build_store_app, build_worker_app
 from ..tables import print_object, print_result, print_rows
 
-jobs = Commands(name="jobs", help="List the jobs of a queue; show, retry, cancel, remove or promote one.")
+jobs = Commands(name="jobs", help="List the jobs of a queue; show, inspect, execute, retry, cancel or remove one.")
 _ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 _COLUMNS = ("id", "name", "state", "attempt", "run", "createdAt", "due", "error")
 
@@ -70,6 +72,68 @@ def _describe_none(queue: str, states: list[JobState] | None, name: str | None) 
     if states:
         return f"No {' or '.join(state.value for state in states)} jobs in queue {queue}."
     return f"No unfinished jobs in queue {queue}; --state completed and --state failed list the others."
+
+
+@jobs.command
+def stack(
+    id: str,
+    /,
+    *,
+    timeout: Annotated[str, Parameter(help="How long to wait for the worker's answer.")] = "5s",
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Show where the handler of a running job is: its stack, the memory of its process, and its last log line.
+
+    Parameters
+    ----------
+    id
+        The job's id, or that of a run's step.
+    """
+    found = asyncio.run(_inspect(common, id, timeout))
+    if common.json:
+        print_object(msgspec.to_builtins(found), json=True)
+        return 0
+    print_text(f"{found.job} on {found.worker}: attempt {found.attempt}, {found.runner}, {found.memory_mb:g} MB")
+    print_text(found.stack.rstrip() or "(this runner has no stack)")
+    if found.log:
+        print_text(f"last line: {found.log}")
+    return 0
+
+
+async def _inspect(common: CommonOptions, id: str, timeout: str) -> Inspection:
+    async with build_store_app(common) as app:
+        return await app.jobs.inspect(id, timeout=timeout)
+
+
+@jobs.command
+def execute(
+    queue: str,
+    /,
+    *,
+    input: Annotated[str, Parameter(help="Input of the handler, as JSON.")] = "null",
+    name: Annotated[str | None, Parameter(help="Name of the job, if several handlers share the queue.")] = None,
+    key: Annotated[str | None, Parameter(help="Idempotency key.")] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Run one handler now, recorded as a plain job, and print what happens to it as it happens.
+
+    Parameters
+    ----------
+    queue
+        The queue of the handler.
+    """
+    last = asyncio.run(_execute(common, queue, read_input(input), name, key))
+    return 0 if last == "completed" else EXIT_FAILED
+
+
+async def _execute(common: CommonOptions, queue: str, value: Any, name: str | None, key: str | None) -> str:
+    last = ""
+    async with build_worker_app(common) as app:
+        async for frame in app.jobs.execute(queue, value, name=name, key=key):
+            last = frame.event
+            text = msgspec.json.encode(frame.data).decode()
+            print_text(msgspec.json.encode(frame).decode() if common.json else f"{frame.event:10} {text}")
+    return last
 
 
 @jobs.command

@@ -151,7 +151,12 @@ def build_application(app: App | Tenants, settings: Settings) -> ASGIApp:
     """Build the HTTP API with the settings."""
     from ...http import asgi_app
 
-    return asgi_app(app, heartbeat_s=settings.heartbeat / 1000, buffer_limit=settings.buffer_limit)
+    return asgi_app(
+        app,
+        allowed_origins=settings.allowed_origins,
+        heartbeat_s=settings.heartbeat / 1000,
+        buffer_limit=settings.buffer_limit,
+    )
 
 
 def require_http() -> None:

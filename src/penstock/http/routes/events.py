@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from ...app.app import App
-from ...app.views import StreamView
+from ...app.views import RunSummary, StreamView
 from ...commit.preview import Preview
 from ...core.api_errors import ApiError
 from ...core.events import Event
@@ -265,20 +265,20 @@ async def read_page(app: App, stream: str, query: EventQuery) -> EventPage:
 
 
 async def _list_runs(app: App, kind: str, query: StreamQuery) -> StreamPage:
-    found = await app.runs.list(flow=query.name, before=query.before, limit=_limit(query.limit))
-    items = [
-        StreamItem(
-            one.id,
-            app._bodies.run(one.kind, one.id),
-            one.updated_at,
-            name=one.flow,
-            status=one.status,
-            started_at=one.started_at,
-        )
-        for one in found
-        if one.kind == kind
-    ]
-    return StreamPage(items, found[-1].id if len(found) == query.limit else None)
+    items: list[StreamItem] = []
+    limit, before = _limit(query.limit), query.before
+    while len(items) < limit:  # a page of runs may have few of this kind
+        found = await app.runs.list(flow=query.name, before=before, limit=limit)
+        items += [_show_run(app, one) for one in found if one.kind == kind]
+        if len(found) < limit:
+            return StreamPage(items[:limit], items[limit - 1].id if len(items) > limit else None)
+        before = found[-1].id
+    return StreamPage(items[:limit], items[limit - 1].id)
+
+
+def _show_run(app: App, one: RunSummary) -> StreamItem:
+    stream = app._bodies.run(one.kind, one.id)
+    return StreamItem(one.id, stream, one.updated_at, name=one.flow, status=one.status, started_at=one.started_at)
 
 
 def split_name(stream: str) -> tuple[str, str]:

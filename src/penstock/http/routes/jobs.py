@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
+from starlette.responses import Response, StreamingResponse
 
 from ...app.app import App
+from ...app.executions import ExecutionFrame
 from ...app.log_lines import LogView
 from ...app.views import ChildView, JobView
 from ...commit.preview import Preview
 from ...core.api_errors import ApiError
 from ...jobs.job_trees import JobTree
+from ...worker.inspection import Inspection
 from ..endpoints import Body, DryRunQuery, Query, Routes
+from ..sse import HEADERS, named_frame
 
 routes = Routes("jobs")
 
@@ -142,6 +146,12 @@ class LogPage(msgspec.Struct):
 
     items: list[LogView]
     next: str | None = None
+
+
+class StackQuery(Query):
+    """How long to wait for the worker's answer."""
+
+    timeout: float | str = 5.0
 
 
 class ExecuteBody(Body):
@@ -282,11 +292,35 @@ async def remove_job(app: App, id: str, query: JobDryRun) -> Done:
     return show_done(await app.jobs.remove(id, dry_run=query.dry_run))
 
 
+@routes.get("/api/_job/{id}/stack")
+async def inspect_job(app: App, id: str, query: StackQuery) -> Inspection:
+    """Return where the handler of a running job is: its stack, its memory and its last log line."""
+    return await app.jobs.inspect(id, timeout=query.timeout)
+
+
 @routes.post("/api/_runner/execute")
 async def wait_for_handler(app: App, body: ExecuteBody) -> Executed:
-    """Enqueue a job, wait until a worker has run its handler, and return the result."""
+    """Run a handler as a plain job, here or in a worker, and return its result."""
     id = await app.jobs.enqueue(body.queue, body.input, name=body.name, key=body.key)
     return Executed(id, await app.jobs.result(id, timeout=body.timeout))
+
+
+@routes.post("/api/_runner/execute/stream", is_stream=True)
+async def execute_handler(app: App, body: ExecuteBody) -> Response:
+    """Run a handler as a plain job, here or in a worker, and follow it until it has ended."""
+    frames = app.jobs.execute(body.queue, body.input, name=body.name, key=body.key)
+    first = await anext(frames)  # a job that is refused is an error, not a stream
+
+    async def send() -> AsyncIterator[bytes]:
+        yield _show_frame(app, first)
+        async for frame in frames:
+            yield _show_frame(app, frame)
+
+    return StreamingResponse(send(), headers=HEADERS)
+
+
+def _show_frame(app: App, frame: ExecutionFrame) -> bytes:
+    return named_frame(frame.event, app._bodies.redact_json(msgspec.json.encode(frame)))
 
 
 def check_limit(limit: int) -> int:

@@ -53,7 +53,7 @@ async def fire_trigger(app: App, call: Call, token: str) -> Fired:
 
 
 @routes.post("/api/_triggers/{token}", is_public=True, is_command=False)
-async def fire_trigger_by_id_path(app: App, call: Call, token: str) -> Fired:
+async def fire_trigger_alias(app: App, call: Call, token: str) -> Fired:
     """Fire a trigger; another path for `/api/triggers/{token}`."""
     return await fire(app, call, token)
 

@@ -34,7 +34,7 @@ from ...ports.frames import (
     decode_handler_frame,
     encode_frame,
 )
-from ...ports.runner import Channel, Task
+from ...ports.runner import Channel, HandlerState, Task
 from ..remote import RemoteRun
 from .options import ProcessOptions
 from .output import OutputLog
@@ -117,6 +117,7 @@ class Child:
 
     async def run(self, task: Task, channel: Channel) -> Any:
         """Run a task and return its result; raises what its handler raised, or RunnerLost."""
+        channel.on_inspect(self._look)
         self.task = task
         self._has_end = False
         self.ready.clear()
@@ -231,6 +232,11 @@ class Child:
 
     def ping(self) -> None:
         self.send(Ping())
+
+    async def _look(self) -> HandlerState:
+        found = await self.inspect()
+        stack = found.stack if found is not None else ""
+        return HandlerState(stack, round(self.measure_mb(), 1), self.output.last_line)
 
     async def inspect(self) -> Inspected | None:
         """Return the stack of the running handler; None if the child does not answer."""

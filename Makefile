@@ -10,18 +10,19 @@ TOOLS   := $(VENV)/.setup-stamp
 
 UV       := uv==0.13.8
 COMPILE  := $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header pyproject.toml requirements/build.in
-NODE_DIRS := tests/interop tests/interop/pgboss benchmarks/contenders/node
+NODE_DIRS := console tests/interop tests/interop/pgboss benchmarks/contenders/node
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of Python processes: without compiled files each of them compiles the package.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check spec coverage docs bench faults lock clean
+.PHONY: help setup demo console test check spec coverage docs bench faults lock clean
 
 help:
 	@echo "make setup    the virtual environment $(VENV), with this package and the tools"
 	@echo "make demo     a small shop: a flow, a crash and its recovery, shown live; needs no tools"
+	@echo "make console  the web console, for penstock dev and serve of this checkout"
 	@echo "make test     check, then every test, on three processes; about fifteen minutes on two cores"
 	@echo "make check    ruff, mypy and the import rules"
 	@echo "make spec     which items of the specifications a test proves, and which have no test yet"
@@ -56,6 +57,9 @@ $(TOOLS): $(PACKAGE) requirements/dev.lock
 demo: $(PACKAGE)
 	@$(BIN)/python examples/shop/demo.py
 
+console: setup
+	@$(BIN)/python console/build.py
+
 test: check
 	@$(BIN)/python -m pytest -n 3
 
@@ -84,17 +88,17 @@ bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 faults: setup
-	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest -n 3 tests/faults tests/interop/test_pgboss.py tests/schedules/test_daylight_saving.py tests/records tests/app/test_clock_skew.py tests/app/test_import_mutants.py
+	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest -n 3 tests/faults tests/interop/test_pgboss.py tests/schedules/test_daylight_saving.py tests/records tests/app/test_clock_skew.py tests/app/test_import_mutants.py tests/runners/test_killed_workers.py tests/runners/test_process_faults.py tests/runners/test_node_faults.py tests/runners/test_runner_mutants.py
 
 # Nothing else changes a pinned version. The files hold versions and hashes; where to download from is pip's and npm's setting.
 lock: setup
 	@$(BIN)/python -m pip install -q $(UV)
-	@$(COMPILE) -o requirements/package.lock
+	@$(COMPILE) --extra http --extra node -o requirements/package.lock
 	@$(COMPILE) --extra dev -c requirements/package.lock -o requirements/dev.lock
 	@$(BIN)/python tests/node_programs.py $(NODE_DIRS)
 	@echo "Look at the changes with git diff, then run make test."
 
 clean:
-	rm -rf $(VENV) .cache benchmarks/.peers-venv benchmarks/contenders/node/node_modules benchmarks/results dist build site
+	rm -rf $(VENV) .cache console/node_modules src/penstock/http/console_files benchmarks/.peers-venv benchmarks/contenders/node/node_modules benchmarks/results dist build site
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -44,6 +44,7 @@ CLIENT_FACETS = (
     ("webhooks", "Webhooks"),
     ("server", "Flows"),
     ("dags", "Dags"),
+    ("entities", "Entities"),
     ("server", "Workers"),
     ("server", "Tokens"),
 )

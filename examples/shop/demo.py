@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import sys
 from contextlib import aclosing
 from pathlib import Path
@@ -46,7 +47,8 @@ async def main() -> int:
         id = await start(app, "order-1003", customer="Barbara")
         await kill_a_worker(app, id, console)
         recovered = await watched(app, console, id)
-    show_next_commands(console)
+        show_next_commands(console)
+        await show_console(app, console)
     return 0 if (good, undone, recovered) == ("completed", "compensated", "completed") else 1
 
 
@@ -89,6 +91,37 @@ def show_next_commands(console: Console) -> None:
     console.print("The runs are kept. Try next, in the folder you are in:", style="bold")
     for command in ("runs", "runs show order-1002", "events order-1003"):
         console.print(f"  {penstock_command()} {command} {SHOWN_URL}", soft_wrap=True, highlight=False)
+
+
+async def show_console(app: App, console: Console) -> None:
+    """Serve the runs in the web console until Ctrl-C. Without a terminal, or where it cannot be built, print why."""
+    if not console.is_terminal:
+        console.print("In a terminal, the demo ends by serving these runs in the web console.")
+        return
+    try:
+        build_console()
+        from penstock.http import asgi_app
+        from penstock.http.server import Server, bind
+    except Exception as problem:  # no Node, no registry, no extra `http`: the demo worked all the same
+        console.print(f"The web console is not available here: {problem}", soft_wrap=True, highlight=False)
+        return
+    with bind("127.0.0.1", 0) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/console/"
+        console.print(f"\nThe runs in the web console: {address}  Stop with Ctrl-C.", style="bold", highlight=False)
+        server = Server(asgi_app(app), listener)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, server.stop)
+        await server.run()
+
+
+def build_console() -> None:
+    """Build the console of this checkout, if it is one; an installed package contains it."""
+    folder = HERE.parents[1] / "console"
+    if folder.exists():
+        sys.path.insert(0, str(folder))
+        import build
+
+        print("Building the web console (a minute the first time) ...")
+        build.publish()
 
 
 def penstock_command() -> str:

@@ -9,11 +9,12 @@ import pytest
 
 from penstock import Context, Permanent, flow, job, step
 from penstock.commit.committer import CommitRequest, Committer
-from penstock.commit.preview import PLAN, Preview
+from penstock.commit.preview import PLAN, Preview, PreviewWait
 from penstock.core.errors import BadArgument, RunMoved
 from penstock.jobs.job_trees import Node
 from penstock.ports.unit import DELIVERIES, ClaimRequest, JobState, QueueDemand, StateWrite, Unit
 from penstock.testing.contracts.store_under_test import take_snapshot
+from penstock.testing.until import until
 
 IS_FIXED: list[bool] = []
 
@@ -368,3 +369,77 @@ async def test_a_preview_of_another_call_is_refused(memory: Any) -> None:
         preview = await app.runs.cancel(one, dry_run=True)
         with pytest.raises(BadArgument, match="it is about"):
             await app.runs.cancel(two, version=preview)
+
+
+@flow("receipt", start_on="paid")
+async def receipt(data: Any) -> Any:
+    return data
+
+
+@flow("refund", start_on={"eventKind": "paid", "when": lambda event: event.data["n"] < 0})
+async def refund(data: Any) -> Any:
+    return data
+
+
+@flow("billed")
+async def billed(ctx: Context) -> Any:
+    return (await ctx.wait.event("paid", match={"n": 2})).data
+
+
+async def test_a_dry_run_of_a_global_emit_shows_the_waits_and_flows_that_it_reaches(kit: Any) -> None:
+    async with kit(*HANDLERS, receipt, refund, billed) as app:
+        run, other = str(await app.start("order", "event")), str(await app.start("billed"))
+        await app.settle()
+        await until_registered(app, {"receipt", "refund"})
+        before = await everything(app)
+        preview = await app.events.emit("paid", {"n": 1}, dry_run=True)
+        assert await everything(app) == before
+        wait = await wait_of(app, run)
+        assert preview.waits == (PreviewWait(wait, "resolved"),)
+        assert preview.woken_jobs == (f"{run}.order.1",)
+        assert preview.starts == ("receipt",)
+        assert ("delivery.new", DELIVERIES) in [(job.id, job.queue) for job in preview.jobs]
+        shown = {(one.stream, one.kind) for one in preview.events}
+        assert shown == {
+            ("nq:global", "paid"),
+            (f"nq:flow:{run}", "step.resumed"),
+            ("nq:flow:receipt-new", "flow.started"),
+        }
+        await app.emit("paid", {"n": 1})
+        await app.settle()
+        assert (await app.store.wait_row(wait)).state == "resolved"
+        assert (await app.runs.get(run)).status == "completed"
+        assert (await app.runs.get(other)).status != "completed"
+        names = [one.flow for one in await app.runs.list()]
+        assert sorted(names) == ["billed", "order", "receipt"]
+
+
+async def test_a_dry_run_of_an_emit_to_a_run_shows_the_waits_of_other_runs(kit: Any) -> None:
+    async with kit(*HANDLERS) as app:
+        one, two = [str(await app.start("order", "event")) for _ in range(2)]
+        await app.settle()
+        app.workers.stop()
+        preview = await app.events.emit("paid", {"n": 1}, run=one, dry_run=True)
+        assert {wait.id for wait in preview.waits} == {await wait_of(app, one), await wait_of(app, two)}
+        added = await app.store.jobs(DELIVERIES, JobState.WAITING)
+        await app.events.emit("paid", {"n": 1}, run=one, version=preview)
+        assert len(await app.store.jobs(DELIVERIES, JobState.WAITING)) == len(added) + 1
+        assert [job.id for job in preview.jobs] == ["delivery.new"]
+
+
+async def test_a_process_without_the_code_names_the_flows_that_may_start(kit: Any) -> None:
+    async with kit(*HANDLERS, receipt) as app:
+        await until_registered(app, {"receipt"})
+        app._delivery_preview._flows = dict  # as in a process that has loaded no flow
+        preview = await app.events.emit("paid", {"n": 1}, dry_run=True)
+        assert preview.starts == ("receipt",)
+        assert [(one.stream, one.kind) for one in preview.events] == [("nq:global", "paid")]
+
+
+async def until_registered(app: Any, flows: set[str]) -> None:
+    """Wait until the worker has registered the events that start these flows."""
+
+    async def is_registered() -> bool:
+        return flows <= {row.scope for row in await app.store.waits("", kind="flow")}
+
+    await until(is_registered)

@@ -14,14 +14,15 @@ import redis
 
 import postgres_server
 from conftest import STORE_URLS
-from penstock import Context, Permanent, flow, job, step
+from penstock import Context, DagBuilder, Permanent, flow, job, node, step
 from penstock.jobs.job_trees import Node
 from penstock.testing import TestApp
 from penstock.testing.contracts.sweep_batches import sweep_all
 
 # The tables of SQLite and Postgres. `streams` has a row for each queue, one for the global stream and one for the order of
 # all events (SQLite only): event ids continue where they ended. `waits` has the wait by which an event starts a flow.
-TABLES = {"queues", "finished_counts", "streams", "schedules", "waits", "schema_versions", "store_info"}
+# `workers` has the worker of the test itself, if it has reported since the sweep.
+TABLES = {"queues", "finished_counts", "streams", "schedules", "waits", "schema_versions", "store_info", "workers"}
 # The same in Redis, with BullMQ's own keys of a queue.
 KEYS = {
     "nq:queues", "nq:streams", "nq:streams:by_type:", "nq:streams:by_type:nq:queue:", "nq:stream_heads", "nq:schedules", "nq:schedules:due", "nq:schedule:*", "nq:wait:*",
@@ -30,6 +31,10 @@ KEYS = {
     "bull:*:repeat", "bull:*:repeat:*",  # the schedule, as BullMQ lists it
     "bull:*:metrics:completed:*", "bull:*:nq:dedupe_until:*",  # the latter with a test's clock only, else Redis expires it
 }  # fmt: skip
+
+
+# Dags and webhooks, which are no finished work.
+REGISTERED = {"states", "nq:states", "nq:state:*", "nq:streams:by_type:nq:webhook:"}
 
 
 @flow("order", emits=["order.packed", "order.sent"])
@@ -126,6 +131,63 @@ async def test_nothing_is_left_but_what_is_listed(kind: str, tmp_path: Path, mon
         assert left.get("waits", left.get("nq:wait:*")) == 1, left
         assert left.get("schedules", left.get("nq:schedule:*")) == 1, left
         assert left.get("streams", 0) <= 8, left
+        assert left.get("workers", 0) <= 1, left
+
+
+@flow("kid", attributes={"customer": "c"}, emits=[])
+async def kid(input: Any, ctx: Context) -> Any:
+    if input["c"] == "bad":
+        raise Permanent("no")
+    return input
+
+
+@flow("family", attributes={"customer": "c"}, emits=[])
+async def family(input: Any, ctx: Context) -> None:
+    await ctx.call("kid", {"c": "a"})
+    await ctx.call_many("kid", [{"c": str(n)} for n in range(5)])
+    ctx.enqueue("book")
+    ctx.start("kid", {"c": "z"})
+
+
+@flow("hook", webhook={"path": "shop/orders"}, emits=[])
+async def hook(input: Any) -> None: ...
+
+
+@node("echo")
+async def echo(input: Any) -> Any:
+    return input
+
+
+async def _work_of_several_runs(app: TestApp) -> None:
+    """Use child runs, launches, attributes, tags, webhooks and dags, until all of it has ended."""
+    run = await app.start("family", {"c": "ada"}, tags={"a": "b"}, correlation_id="corr")
+    await app.finish(run)
+    failed = await app.start("kid", {"c": "bad"})
+    await app.finish(failed)
+    await app.dead_letters.discard(f"{failed}.kid.1.dlq")
+    answer = await app.webhooks.receive("shop/orders", "POST", {"Idempotency-Key": "k"}, b"{}")
+    await app.finish(answer.run)
+    builder = DagBuilder("d")
+    builder.add("a", "echo")
+    builder.add("b", "echo", after="a")
+    await app.dags.register(builder.build())
+    await app.finish(await app.dags.start("d", 1))
+    late = await app.enqueue("book", delay="1h")
+    assert await app.jobs.cancel(late, "no") is True
+    await app.settle()
+
+
+@pytest.mark.parametrize("kind", STORE_URLS)
+async def test_nothing_is_left_of_child_runs_webhooks_and_dags(kind: str, tmp_path: Path) -> None:
+    url = STORE_URLS[kind](tmp_path)
+    async with TestApp(url, handlers=(kid, family, hook, echo, book)) as app:
+        await _work_of_several_runs(app)
+        assert sum((await _contents(app, url)).values()) > 100
+        await app.advance("8d")
+        await sweep_all(app.store, app.time)
+        left = await _contents(app, url)
+        assert set(left) <= TABLES | KEYS | REGISTERED, left
+        assert left.get("states", left.get("nq:state:*", 0)) == 2, left  # the dag and its version
 
 
 async def _contents(app: TestApp, url: str) -> Counter[str]:
@@ -163,7 +225,7 @@ def _pattern(key: str) -> str:
     first, second, *rest = key.split(":")
     if first == "bull":
         return ":".join(["bull", "*", *(rest[:-1] or rest), *(["*"] if len(rest) > 1 else [])])
-    if rest and second in ("wait", "topic", "topic_keys", "schedule"):
+    if rest and second in ("wait", "topic", "topic_keys", "schedule", "state"):
         return f"nq:{second}:*"
     if rest and second == "run":
         return ":".join(["nq:run:*", *rest[1:]])

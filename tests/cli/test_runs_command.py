@@ -73,6 +73,10 @@ def test_show_prints_the_calls_of_a_step(penstock: Callable, project: Path) -> N
     penstock("run", "caller", "--key", "mine")
     (step,) = penstock("runs", "show", "mine", "--json").json["steps"].values()
     assert [call["status"] for call in step["calls"].values()] == ["completed"]
+    lines = penstock("runs", "show", "mine").lines
+    call = next(n for n, line in enumerate(lines) if "charge" in line)
+    assert "caller" in lines[call - 1], "a call is under its step"
+    assert lines[call].index("charge") == lines[call - 1].index("caller") + 2, lines
 
 
 def test_a_run_without_a_worker(penstock: Callable) -> None:

@@ -12,7 +12,7 @@ import pytest
 import postgres_server
 from penstock.ports.store import Retention
 from penstock.ports.unit import Completed
-from penstock.stores.postgres import PostgresStore
+from penstock.stores.postgres import PostgresStore, housekeeping
 from penstock.stores.sqlite import SqliteStore, schema
 from penstock.stores.sqlite.statements import ADMIN
 from penstock.testing.contracts.queue_counts import check_counts
@@ -77,6 +77,19 @@ async def test_sweeps_merge_the_rows_of_a_count(postgres: PostgresStore, monkeyp
     assert server.do(f"SELECT queue, state, n FROM {name}.finished_counts") == [("a", 4, 8)]
     await postgres.sweep(Retention(keep_jobs=2))
     await check_counts(postgres, "after jobs were deleted")
+
+
+async def test_a_merge_reads_a_bounded_number_of_rows(postgres: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, name = postgres_server.server(), postgres.address.schema
+    statement = postgres._sql.merge_finished_counts.replace("1000", "3")
+    monkeypatch.setattr(postgres._sql, "merge_finished_counts", statement)
+    monkeypatch.setattr(housekeeping, "MAX_MERGED_ROWS", 4)
+    server.do(f"INSERT INTO {name}.finished_counts (queue, state, n) SELECT 'a', 4, 1 FROM generate_series(1, 10)")
+    left = []
+    for _ in range(4):
+        await postgres.sweep(Retention())
+        left.append(server.do(f"SELECT count(*), sum(n) FROM {name}.finished_counts")[0])
+    assert [tuple(row) for row in left] == [(7, 10), (4, 10), (1, 10), (1, 10)]
 
 
 async def test_a_migrated_file_counts_what_it_holds(tmp_path: Path) -> None:

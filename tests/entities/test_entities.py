@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from conftest import TEST_TIMEOUT_S
 from penstock import Context, Rejected, RetryPolicy, States, Transition, entity, on_event, on_status_changed
 from penstock.core.errors import BadArgument, EntityFailed, EntityRefused, SchemaViolation, UnknownEntity
 from penstock.core.retry import Backoff
@@ -16,6 +15,7 @@ from penstock.testing import until
 
 AT_ONCE = RetryPolicy(3, Backoff("fixed", 1, jitter=False))
 seen: list[Any] = []
+TEST_TIMEOUT_S = 20
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +135,17 @@ async def test_a_poison_event_makes_one_dead_letter_and_leaves_the_entity_untouc
         assert (await app.entities.get("order-1")).data["count"] == 2
         [letter] = await app.list_dead_letters()
         assert (letter.step, letter.original_data, letter.attempts_made) == ("shaky", "poison", 3)
+
+
+async def test_a_dead_letter_is_emitted_again(app: Any) -> None:
+    async with app(OrderMachine) as app, app.workers.background():
+        poison = await app.entities.emit("order-1", "shaky", "poison")
+        with pytest.raises(EntityFailed):
+            await poison.result(timeout=TEST_TIMEOUT_S)
+        done = await app.dead_letters.redrive("order-1.event.1", input="fine")
+        assert done.sent == {"order-1.event.1.dlq": "order-1.event.2"}
+        assert (await app.entities.wait_for("order-1", "processing", timeout=TEST_TIMEOUT_S)).waiting == 0
+        assert await app.list_dead_letters() == []
 
 
 async def test_a_rejected_event_leads_to_the_failed_state_without_its_changes(app: Any) -> None:

@@ -73,8 +73,9 @@ async def test_a_fork_starts_with_the_state_of_its_event(kit: Any) -> None:
         last = (await app.events.read_all(f"nq:flow:{run}"))[-1]
         await app.state.of_run(run).set("n", 99)
         await app.state.of_run(run).set("extra", 1)
+        app.workers.stop()  # the fork's open step would write its state again
         fork = await app.runs.fork(run, last.id)
-        assert await app.state.of_run(fork).get("n") in (4, 2)
+        assert await app.state.of_run(fork).get("n") == 4
         assert await app.state.of_run(fork).get("extra") is None
         assert await app.state.of_run(fork).get("report") == LARGE
         assert (await app.runs.get(fork)).state["total"] == 2

@@ -130,7 +130,11 @@ def test_the_registry_names_files_lines_runner_store_and_version(
     assert first["compiledAt"] == to_iso(clock.now_ms() - 3_600_000)
     assert (first["version"], first["penstock"]) == (1, __version__)
     assert first["provider"] == first["eventStore"] == {"name": "sqlite"}
-    assert first["runner"] == {"py": {"enabled": True, "isolate": "inprocess"}}
+    assert first["runner"] == {
+        "py": {"enabled": True, "isolate": "inprocess"},
+        "ts": {"enabled": False, "isolate": "node"},
+    }
+    assert {one["runner"] for one in first["workers"]} == {"inprocess"}
     assert first["logger"] == {"name": "console", "level": "error"}
     order = next(one for one in first["workers"] if one["id"] == "orders")
     assert order["filePath"] == str(workers / "orders.py")

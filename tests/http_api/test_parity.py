@@ -13,6 +13,7 @@ from command_routes import NO_ROUTE, ROUTES
 from penstock import App
 from penstock.app.dags import Dags
 from penstock.app.dead_letters import DeadLetters
+from penstock.app.entities import Entities
 from penstock.app.events import Events
 from penstock.app.flows import Flows
 from penstock.app.jobs import Jobs
@@ -40,6 +41,7 @@ FACETS: dict[str, type] = {
     "webhooks": Webhooks,
     "flows": Flows,
     "dags": Dags,
+    "entities": Entities,
     "workers": Workers,
     "tokens": Tokens,
 }
@@ -48,6 +50,7 @@ NOT_IN_CLIENT = {
     "runs.handle": "a handle belongs to an App",
     "dead_letters.retry_step": "internal",
     "waits.sign": "the secret is in the environment of the App",
+    "entities.data": "`get` returns the data as JSON",
     "webhooks.receive": "call the address of the webhook itself",
     "events.on_kind": "subscribers live in the process of the App; use feed(follow=True)",
     "events.on_subject": "subscribers live in the process of the App; use feed(follow=True)",

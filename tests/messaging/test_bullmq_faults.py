@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import redis_server
 from penstock import App
+from penstock.app.bridges import AppBridgeHost
 from penstock.handlers.decorators import job
 from penstock.messaging.bullmq import AddJob, BullMQ
 from penstock.ports.unit import JobState
@@ -40,3 +43,29 @@ async def test_a_redis_that_goes_away_and_comes_back_loses_nothing(tmp_path: Pat
             assert len(rows) == 20
     finally:
         server.stop()
+
+
+async def test_a_job_that_is_delivered_again_has_one_effect() -> None:
+    """The first bridge stops after the effect and before the end of the job: a second one gets the job again."""
+    url, deliveries = redis_server.url(), []
+
+    class StoppedHost(AppBridgeHost):
+        async def enqueue(self, queue: str, name: str | None, payload: Any, key: str) -> None:
+            await super().enqueue(queue, name, payload, key)
+            deliveries.append(key)
+            if len(deliveries) == 1:
+                await asyncio.Event().wait()
+
+    async with App(":memory:", handlers=[mail]) as app:
+        for count in (1, 2):
+            bridge = BullMQ(url, consume={"orders": AddJob("mail")}, poll="20ms", grace="0s")
+            await bridge.open(StoppedHost(app))
+            if count == 1:
+                await bridge.produce("orders", "paid", {"urn": "urn:order:1"})
+            running = asyncio.create_task(bridge.run())
+            await until(lambda count=count: len(deliveries) == count, 30)
+            running.cancel()
+            await asyncio.wait((running,))
+            await bridge.close()
+        assert len(await app.store.jobs("mail", JobState.WAITING)) == 1
+    assert len(set(deliveries)) == 1

@@ -106,6 +106,7 @@ async def test_a_child_that_keeps_the_lock_ends_with_its_worker(tmp_path: Path) 
         reap()
 
 
+@pytest.mark.spec("000-12.2")
 async def test_a_worker_that_stops_leaves_no_child_and_no_zombie(tmp_path: Path) -> None:
     url, trace = f"sqlite:///{tmp_path}/penstock.db", tmp_path / "trace"
     trace.touch()

@@ -42,6 +42,7 @@ def write(root: Path, **files: str) -> Path:
     return root / "workers"
 
 
+@pytest.mark.spec("000-1.1", "000-2.3", "000-3.2", "000-5.1", "000-5.8")
 async def test_every_kind_of_file(tmp_path: Path, shared: SharedRunner) -> None:
     """ESM and CommonJS, with and without a package.json, beside Python; files with `_` and declarations do not count."""
     folder = write(
@@ -66,6 +67,63 @@ async def test_every_kind_of_file(tmp_path: Path, shared: SharedRunner) -> None:
         assert found == [2, "esm", "mod", "/", "/", "made", "named", "py"]
         shown = {worker["queue"]: worker for worker in app.describe()["workers"]}
         assert shown["q-esm"]["kind"] == "ts"
+
+
+@pytest.mark.spec("000-11.1")
+async def test_the_registry_names_the_runner_and_the_line(tmp_path: Path, shared: SharedRunner) -> None:
+    folder = write(
+        tmp_path,
+        workers__arrow_ts="export const queue = 'q-1'\n\nexport default async () => 1\n",
+        workers__later_ts="async function work() {}\n\n\nexport default work\n",
+        workers__listed_ts="\nconst work = async () => 1\nexport { work as default }\n",
+        workers__named_ts="export const config = { handler: 'work' }\nexport const other = 1\nexport const work = async () => 1\n",
+        workers__common_cjs="const x = 1\nmodule.exports = { handle: async () => x }\n",
+        workers__py_py="from penstock import job\n\n@job(runner='process')\ndef py(): ...\n",
+    )  # fmt: skip
+    async with TestApp(dir=folder) as app:
+        found = app.describe()
+        workers = {one["id"]: (one["kind"], one["runner"], one["line"]) for one in found["workers"]}
+    assert workers == {
+        "arrow": ("ts", "node", 3),
+        "later": ("ts", "node", 1),
+        "listed": ("ts", "node", 2),
+        "named": ("ts", "node", 3),
+        "common": ("ts", "node", 2),
+        "py": ("py", "process", 3),
+    }
+    assert found["runner"] == {
+        "py": {"enabled": True, "isolate": "process"},
+        "ts": {"enabled": True, "isolate": "node"},
+    }
+
+
+@pytest.mark.spec("000-11.5")
+async def test_an_edit_changes_the_fingerprint(tmp_path: Path, shared: SharedRunner) -> None:
+    """An edit of the file, of its config, or of a file that it imports; not one of another file."""
+    folder = write(
+        tmp_path,
+        workers__charge_ts="import { rate } from '../lib/rate'\nexport const queue = 'q-charge'\n" + JOB.format("rate"),
+        workers__mail_ts="export const queue = 'q-mail'\n" + JOB.format("1"),
+        lib__rate_ts="export const rate = 1\n",
+    )
+
+    async def read() -> dict[str, str]:
+        async with TestApp(dir=folder) as app:
+            found = app.describe()
+            assert not found["problems"]
+            return {"all": found["fingerprint"], **{one["id"]: one["fingerprint"] for one in found["workers"]}}
+
+    async def changed_by(path: Path, old: str, new: str) -> set[str]:
+        before = await read()
+        path.write_text(path.read_text().replace(old, new))
+        after = await read()
+        return {id for id in before if before[id] != after[id]}
+
+    charge = folder / "charge.ts"
+    assert await changed_by(charge, "return rate", "return rate + 1") == {"all", "charge"}
+    assert await changed_by(charge, "'q-charge'", "'q-other'") == {"all", "charge"}
+    assert await changed_by(tmp_path / "lib/rate.ts", "= 1", "= 2") == {"all", "charge"}
+    assert await changed_by(folder / "mail.ts", "return 1", "return 1") == set()
 
 
 async def test_imports_of_the_project(tmp_path: Path, shared: SharedRunner) -> None:

@@ -12,12 +12,14 @@ import pytest
 
 from penstock import Event
 from penstock.dags.reducer import reduce_dag
+from penstock.entities.reducer import reduce_entity
 from penstock.flows.reducer import apply_flow, reduce_flow, reduce_trigger
 from penstock.jobs.reducer import reduce_job
 
 HERE = Path(__file__).parent
 LISTS = {"steps", "state", "emitted", "logs", "partials", "calls", "alsoAwaits", "unreadableEvents", "frames"}
-FILES = {"flow": reduce_flow, "trigger": reduce_trigger, "job": reduce_job, "dag": reduce_dag}
+LISTS |= {"waiting", "history", "payloads", "path"}
+FILES = {"flow": reduce_flow, "trigger": reduce_trigger, "job": reduce_job, "dag": reduce_dag, "entity": reduce_entity}
 VECTORS = [
     pytest.param(name, vector, id=f"{name}: {vector['name']}")
     for name in FILES
@@ -38,6 +40,8 @@ def to_json(view: msgspec.Struct) -> dict[str, Any]:
 def _value_to_json(name: str, value: Any) -> Any:
     if name in ("steps", "calls"):
         return {key: to_json(step) for key, step in value.items()}
+    if name == "history":
+        return [to_json(one) for one in value]
     if name in ("emitted", "logs"):
         return [{key: item for key, item in entry.items() if item is not None} for entry in value]
     return value

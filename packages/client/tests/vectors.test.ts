@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import {
-  applyFlow, newFlowState, reduceDagState, reduceFlowState, reduceJobState, reduceTriggerState, type EventRecord,
+  applyFlow, newFlowState, reduceDagState, reduceEntityState, reduceFlowState, reduceJobState, reduceTriggerState, type EventRecord,
 } from '../src/index.js'
 
 interface Vector {
@@ -15,12 +15,14 @@ interface Vector {
 }
 
 const FOLDER = process.env.VECTOR_FOLDER ?? join(import.meta.dirname, '../../../tests/vectors')
-const LISTS = new Set(['steps', 'state', 'emitted', 'logs', 'partials', 'calls', 'alsoAwaits', 'unreadableEvents', 'frames'])
+const LISTS = new Set(['steps', 'state', 'emitted', 'logs', 'partials', 'calls', 'alsoAwaits', 'unreadableEvents', 'frames',
+  'waiting', 'history', 'payloads', 'path'])
 const REDUCERS: Record<string, (events: EventRecord[], job?: string) => object> = {
   flow: reduceFlowState,
   trigger: reduceTriggerState,
   job: reduceJobState,
   dag: reduceDagState,
+  entity: reduceEntityState,
 }
 
 const load = (name: string): Vector[] => JSON.parse(readFileSync(join(FOLDER, `${name}.json`), 'utf8')).vectors
@@ -34,7 +36,8 @@ function clean(state: Record<string, any>): Record<string, any> {
   return Object.fromEntries(
     kept.map(([name, value]) => [
       name,
-      name === 'steps' || name === 'calls' ? Object.fromEntries(Object.entries(value).map(([key, one]) => [key, clean(one as object)])) : value,
+      name === 'steps' || name === 'calls' ? Object.fromEntries(Object.entries(value).map(([key, one]) => [key, clean(one as object)]))
+        : name === 'history' ? value.map(clean) : value,
     ]),
   )
 }

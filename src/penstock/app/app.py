@@ -32,6 +32,7 @@ from ..dags.engine import DagEngine
 from ..entities.commands import DelayedEvent
 from ..entities.engine import EntityEngine
 from ..flows.delivery import DeliveryEngine
+from ..flows.delivery_preview import DeliveryPreview
 from ..flows.engine import FlowEngine
 from ..flows.start_on import StartOnWaits, find_start, started_run_id
 from ..flows.webhook_commands import WebhookCommands
@@ -102,6 +103,7 @@ _FACETS = {
     *("runs", "jobs", "queues", "dead_letters", "schedules", "waits", "events", "state", "workers", "outbox"),
     *("tokens", "store", "webhooks", "dags", "entities"),
     *("_runtime", "_committer", "_engine", "_engines", "_transactions", "_schedule_service", "_start_on", "_snapshots"),
+    "_delivery_preview",
 }
 
 
@@ -248,6 +250,7 @@ class App:
         self._engine = FlowEngine(runtime, launcher)
         emits = (self._emit_to_run, children, self._emit_to_entity)
         deliveries = DeliveryEngine(runtime, self._start_on_event, *emits)
+        self._delivery_preview = DeliveryPreview(runtime, self._start_on_event, lambda: self.registry.flows)
         self._dag_engine = DagEngine(runtime, launcher, self.settings.http_allow)
         self._entity_engine = EntityEngine(runtime, launcher)
         more = [make(runtime, launcher) for make in self._engine_factories]
@@ -264,7 +267,7 @@ class App:
         self.dags = Dags(self)
         self.entities = Entities(self)
         self.queues = Queues(runtime)
-        self.dead_letters = DeadLetters(runtime, direct.commands)
+        self.dead_letters = DeadLetters(runtime, direct.commands, direct.entities)
         self._schedule_service = ScheduleService(runtime, direct.commands, direct.jobs, self._dag_engine)
         self.schedules = Schedules(self, self._schedule_service)
         self.waits = Waits(runtime, self._engine)

@@ -13,9 +13,19 @@ from ..commit.preview import Preview, is_dry_run, note, run_bulk_planned, run_pl
 from ..commit.runtime import Runtime
 from ..core.argument_checks import check_arguments, check_count
 from ..core.clock import to_iso
-from ..core.errors import RunError, RunMoved, UnknownFlow, UnknownJob, UnknownRun, UnreadableJob, UnreadableRecord
+from ..core.errors import (
+    RunError,
+    RunMoved,
+    UnknownEntity,
+    UnknownFlow,
+    UnknownJob,
+    UnknownRun,
+    UnreadableJob,
+    UnreadableRecord,
+)
 from ..core.ids import dead_letter_id
 from ..core.payload import pack
+from ..entities.commands import EntityCommands
 from ..flows.run_commands import FlowCommands
 from ..jobs.dead_letters import DeadLetter, read_dead_letter
 from ..jobs.engine import JobOptions, new_job
@@ -55,7 +65,8 @@ class RedriveResult(msgspec.Struct):
 class DeadLetters:
     """Jobs and steps that finally failed, kept in `<queue>-dlq` (or the queue their handler names) until redriven."""
 
-    def __init__(self, runtime: Runtime, commands: FlowCommands) -> None:
+    def __init__(self, runtime: Runtime, commands: FlowCommands, entities: EntityCommands) -> None:
+        self._entities = entities
         self._registry = runtime.registry
         self._store = runtime.store
         self._commands = commands
@@ -378,7 +389,9 @@ class DeadLetters:
         data = payload if payload is not None else pack(letter.original_data)
         sent: str | None
         try:
-            if letter.run is not None and await self._commands.is_compensated(letter.run):
+            if letter.run is not None and await self._entities.exists(letter.run):
+                sent = await self._entities.redrive(row.id, letter.run, letter.step or "", data)
+            elif letter.run is not None and await self._commands.is_compensated(letter.run):
                 sent = await self._start_again(row, letter.run, data == pack(letter.original_data))
             elif letter.run is not None:
                 sent = await self._commands.redrive(row, letter, data)
@@ -386,7 +399,7 @@ class DeadLetters:
                 sent = await self._resend(row, letter, data)
         except RunMoved:
             raise
-        except (RunError, UnknownRun, UnknownFlow, UnreadableRecord) as problem:
+        except (RunError, UnknownRun, UnknownFlow, UnknownEntity, UnreadableRecord) as problem:
             done.refused[row.id] = str(problem)
             return
         if sent is None:

@@ -117,8 +117,8 @@ class Events:
             run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
             key: Idempotency key; an event with a key that was used before is not emitted.
             tx: A connection or session of your own; the event is emitted when its transaction commits.
-            dry_run: Write nothing, and return a Preview: the event, and the steps of the run that it would start.
-                Waits and flows that it would reach later are not part of it.
+            dry_run: Write nothing, and return a Preview: the event, the steps of the run that it would start, the job
+                that delivers it, the waits that it would resolve and the flows that it would start.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
         if dry_run or version is not None:
@@ -129,7 +129,12 @@ class Events:
                 )
             direct = self._app._transactions.direct
             is_new, preview = await run_planned(
-                self._store, run, dry_run, version, lambda: direct.emit(kind, data, run, key)
+                self._store,
+                run,
+                dry_run,
+                version,
+                lambda: direct.emit(kind, data, run, key),
+                self._app._delivery_preview.add_to,
             )
             return is_new if preview is None else preview
         is_new = await self._app._transactions.write(tx, lambda writers: writers.emit(kind, data, run, key))

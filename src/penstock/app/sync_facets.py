@@ -1756,8 +1756,8 @@ class SyncEvents:
             run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
             key: Idempotency key; an event with a key that was used before is not emitted.
             tx: A connection or session of your own; the event is emitted when its transaction commits.
-            dry_run: Write nothing, and return a Preview: the event, and the steps of the run that it would start.
-                Waits and flows that it would reach later are not part of it.
+            dry_run: Write nothing, and return a Preview: the event, the steps of the run that it would start, the job
+                that delivers it, the waits that it would resolve and the flows that it would start.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
         with self._portal.transaction(tx) as sink:

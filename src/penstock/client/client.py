@@ -18,6 +18,7 @@ from ..handlers.options import KeepOption
 from .connection import Connection
 from .dags import Dags
 from .dead_letters import DeadLetters
+from .entities import Entities
 from .events import Events
 from .jobs import Jobs
 from .queues import Queues
@@ -66,6 +67,7 @@ class Client:
         self.webhooks = Webhooks(self._connection)
         self.flows = Flows(self._connection)
         self.dags = Dags(self._connection)
+        self.entities = Entities(self._connection)
         self.workers = Workers(self._connection)
         self.tokens = Tokens(self._connection)
 

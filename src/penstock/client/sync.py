@@ -10,6 +10,7 @@ from .client import Client
 from .sync_facets import (
     SyncDags,
     SyncDeadLetters,
+    SyncEntities,
     SyncEvents,
     SyncFlows,
     SyncJobs,
@@ -58,6 +59,7 @@ class SyncClient(SyncShortcuts):
         self.state = SyncState(self._thread, self._client.state)
         self.webhooks = SyncWebhooks(self._thread, self._client.webhooks)
         self.dags = SyncDags(self._thread, self._client.dags)
+        self.entities = SyncEntities(self._thread, self._client.entities)
         self.flows = SyncFlows(self._thread, self._client.flows)
         self.workers = SyncWorkers(self._thread, self._client.workers)
         self.tokens = SyncTokens(self._thread, self._client.tokens)

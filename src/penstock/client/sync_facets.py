@@ -10,6 +10,7 @@ from ..app.arguments import UNSET
 from ..app.dags import DagComparison
 from ..app.dead_letters import ErrorGroup, RedriveResult
 from ..app.diagnosis import Check
+from ..app.entities import Emission, EntitySummary, EntityType
 from ..app.executions import ExecutionFrame
 from ..app.log_lines import LogView
 from ..app.portal import Portal
@@ -35,6 +36,7 @@ from ..core.events import Event
 from ..core.retry import RetryOption
 from ..dags.catalog import DagSummary
 from ..dags.definition import Dag, DagWarning
+from ..entities.reducer import EntityView, TransitionView
 from ..flows.reducer import RunView
 from ..handlers.options import KeepOption
 from ..handlers.webhooks import KEY_HEADER, Webhook
@@ -47,6 +49,7 @@ from ..worker.inspection import Inspection
 from .client import Client
 from .dags import Dags
 from .dead_letters import DeadLetters
+from .entities import Entities
 from .events import Events
 from .jobs import Jobs
 from .queues import Queues
@@ -1735,6 +1738,142 @@ class SyncDags:
             node: Only this node. Default: every failed one.
         """
         return self._portal.call(self._facet.retry(run, node=node))
+
+
+class SyncEntities:
+    """`Entities` without an event loop: each call waits for its answer."""
+
+    def __init__(self, portal: Portal, facet: Entities) -> None:
+        self._portal = portal
+        self._facet = facet
+
+    def emit(
+        self,
+        urn: str,
+        event: str,
+        payload: Any = None,
+        *,
+        type: str | None = None,
+        key: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+    ) -> Emission:
+        """Emit an event to an entity. Pass what it returns to `result`.
+
+        Args:
+            urn: The entity's urn: any text, such as "urn:order:7".
+            event: The event, such as "paid".
+            payload: Any JSON value.
+            type: The type of a new entity. Default: the one whose urns start like this one.
+            key: Idempotency key: the same key of an entity has an effect once.
+            delay: How long to wait before the event arrives, such as "10m".
+            at: When the event arrives, a datetime with a time zone. Instead of `delay`.
+        """
+        return self._portal.call(self._facet.emit(urn, event, payload, type=type, key=key, delay=delay, at=at))
+
+    def result(self, emission: Emission, *, timeout: Duration | None = None) -> TransitionView:
+        """Wait until an event has been handled, and return what it did.
+
+        Raise EntityRefused if the entity refused it, and EntityFailed if it failed for good.
+
+        Args:
+            emission: What `emit` returned.
+            timeout: Raise WaitTimeout after this long.
+        """
+        return self._portal.call(self._facet.result(emission, timeout=timeout))
+
+    def create(self, urn: str, data: Any = None, *, type: str | None = None) -> bool:
+        """Create an entity in its initial state. Return False if it exists.
+
+        Args:
+            urn: The entity's urn.
+            data: Its data: any JSON value.
+            type: Its type. Default: the one whose urns start like this one.
+        """
+        return self._portal.call(self._facet.create(urn, data, type=type))
+
+    def get(self, urn: str, *, at: str | datetime | None = None) -> EntityView:
+        """Return an entity: its status, its data, the events that wait and its history.
+
+        Args:
+            urn: The entity's urn, or its id.
+            at: An event's id or a datetime: return the entity as it was then.
+        """
+        return self._portal.call(self._facet.get(urn, at=at))
+
+    def history(self, urn: str, *, limit: int = 100) -> Sequence[TransitionView]:
+        """Return what events did to an entity, newest first.
+
+        Args:
+            urn: The entity's urn, or its id.
+            limit: Maximum number of entries.
+        """
+        return self._portal.call(self._facet.history(urn, limit=limit))
+
+    def list(
+        self, *, type: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
+    ) -> Sequence[EntitySummary]:
+        """Return a page of entities, newest first.
+
+        Args:
+            type: Only entities of this type. Default: of all types that the server has loaded.
+            status: Only entities in this state.
+            before: Id of the last entity of the page before.
+            limit: Maximum number of entities.
+        """
+        return self._portal.call(self._facet.list(type=type, status=status, before=before, limit=limit))
+
+    def counts(self, type: str) -> dict[str, int]:
+        """Return how many entities of a type are in each state.
+
+        Args:
+            type: The type.
+        """
+        return self._portal.call(self._facet.counts(type))
+
+    def wait_for(self, urn: str, status: str | Sequence[str], *, timeout: Duration | None = None) -> EntitySummary:
+        """Wait until an entity is in a state, or in one of several. It may not exist yet.
+
+        Args:
+            urn: The entity's urn.
+            status: The state, or several of them.
+            timeout: Raise WaitTimeout after this long.
+        """
+        return self._portal.call(self._facet.wait_for(urn, status, timeout=timeout))
+
+    def types(self) -> Sequence[EntityType]:
+        """Return the definitions of entities that the server has loaded, by name."""
+        return self._portal.call(self._facet.types())
+
+    def diagram(
+        self, type: str, *, urn: str | None = None, format: Literal["mermaid", "svg", "json"] = "mermaid"
+    ) -> str | dict[str, Any]:
+        """Return the state machine of a type as Mermaid, SVG or a graph, with the state of an entity marked.
+
+        Args:
+            type: The type.
+            urn: Mark the state that this entity is in.
+            format: "mermaid", "svg", or "json" for `{"nodes": […], "edges": […]}`.
+        """
+        return self._portal.call(self._facet.diagram(type, urn=urn, format=format))
+
+    def pause(self, urn: str, *, reason: str = "") -> bool:
+        """Pause an entity: its events wait. Return False if it is paused or closed.
+
+        Args:
+            urn: The entity's urn, or its id.
+            reason: Why, for people.
+        """
+        return self._portal.call(self._facet.pause(urn, reason=reason))
+
+    def resume(self, urn: str, *, reason: str = "") -> bool:
+        """Resume a paused entity. Return False if it is not paused.
+
+        Args:
+            urn: The entity's urn, or its id.
+            reason: Why, for people.
+        """
+        return self._portal.call(self._facet.resume(urn, reason=reason))
 
 
 class SyncWorkers:

@@ -10,13 +10,14 @@ import msgspec
 
 from ..core.errors import BadArgument, RunMoved
 from ..core.text import shorten
-from ..ports.store import Runs
-from ..ports.unit import Committed, NewWait, Receipt, Unit
+from ..ports.store import Store
+from ..ports.unit import DELIVER, DELIVERIES, Committed, NewWait, Receipt, Unit
 from .committer import Build, CommitRequest
 
 T = TypeVar("T")
 
 MAX_VERSION = 2**63
+NEW_DELIVERY = "delivery.new"  # the id of a delivery ends with the position that its event gets in the feed
 
 
 class PreviewEvent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,6 +60,7 @@ class Preview(msgspec.Struct, frozen=True, rename="camel"):
     refused: dict[str, str] = {}  # of a redrive: what would not be sent, and why
     versions: dict[str, int] = {}  # of all runs that would be written
     job: str | None = None  # the plain job that the command is about
+    starts: tuple[str, ...] = ()  # of an emit: the flows that the event would start
 
     def __bool__(self) -> bool:
         """Whether the command would write anything."""
@@ -78,13 +80,15 @@ _decode_body = msgspec.json.Decoder(_Body).decode
 class CommandPlan:
     """One call with `dry_run=` or `version=`: builds its units, and writes them only if it is no dry run."""
 
-    def __init__(self, store: Runs, versions: Mapping[str, int], is_dry_run: bool) -> None:
+    def __init__(self, store: Store, versions: Mapping[str, int], is_dry_run: bool) -> None:
         self._store = store
         self._expected = dict(versions)  # of each run whose version the caller expects
         self.is_dry_run = is_dry_run
         self.units: list[Unit] = []
         self._seen: dict[str, int] = {}  # the version of each run before the call
         self._heads: dict[str, tuple[int, bytes]] = {}  # of runs that earlier units of the call would have changed
+        self.starts: list[str] = []  # flows that its events would start
+        self._deliveries: list[PreviewJob] = []
 
     def guard(self, run: str, build: Build) -> Build:
         """Return a build that raises RunMoved if the run has another version than expected."""
@@ -122,17 +126,24 @@ class CommandPlan:
             self._heads[built.run.id] = (built.run.expect + 1, built.run.record)
         return Committed([(0, 0)] * len(built.events), [True] * len(built.jobs))
 
+    async def add_deliveries(self) -> None:
+        """Add the jobs that the store adds by itself: those that deliver events to pending waits for their kind."""
+        for kind in {one.kind: None for unit in self.units for one in unit.events if one.kind is not None}:
+            if await self._store.waits_for_topic(kind, None, limit=1):
+                self._deliveries.append(PreviewJob(NEW_DELIVERY, DELIVERIES, DELIVER))
+
     def preview(self, run: str | None, version: int | None) -> Preview:
         """Return what was collected."""
         units = self.units
+        added = [PreviewJob(job.id, job.queue, job.name, job.run) for unit in units for job in unit.jobs]
         events = [(one.stream, _decode_body(one.body)) for unit in units for one in unit.events]
         written = [unit.run for unit in units if unit.run is not None]
         return Preview(
             run,
             version,
-            written[-1].status if written else None,
+            next((one.status for one in reversed(written) if one.id == run), written[-1].status if written else None),
             tuple(PreviewEvent(stream, body.kind, body.step, body.data) for stream, body in events),
-            tuple(PreviewJob(job.id, job.queue, job.name, job.run) for unit in units for job in unit.jobs),
+            (*added, *self._deliveries),
             tuple(
                 PreviewWait(wait.id, "pending" if isinstance(wait, NewWait) else wait.state)
                 for unit in units
@@ -142,6 +153,7 @@ class CommandPlan:
             tuple(id for unit in units for id in unit.wakes),
             tuple(one.id for unit in units for one in unit.cancels),
             versions=self._seen,
+            starts=tuple(self.starts),
         )
 
 
@@ -162,9 +174,15 @@ def note(unit: Unit) -> None:
 
 
 async def run_planned(
-    store: Runs, run: str | None, dry_run: bool, version: int | Preview | None, act: Callable[[], Awaitable[T]]
+    store: Store,
+    run: str | None,
+    dry_run: bool,
+    version: int | Preview | None,
+    act: Callable[[], Awaitable[T]],
+    more: Callable[[CommandPlan], Awaitable[None]] | None = None,
 ) -> tuple[T, Preview | None]:
-    """Call a command. In a dry run it writes nothing, and its preview is returned with its result."""
+    """Call a command. In a dry run it writes nothing, and its preview is returned with its result. `more` adds to the
+    preview what the commit would lead to."""
     expected = read_version(version, run)
     if expected is None and not dry_run:
         return await act(), None
@@ -176,12 +194,12 @@ async def run_planned(
         raise moved(run, expected, current)
     versions = {run: expected} if run is not None and expected is not None else {}
     plan = CommandPlan(store, versions, dry_run)
-    result = await _call_planned(plan, act)
+    result = await _call_planned(plan, act, more)
     return result, plan.preview(run, current) if dry_run else None
 
 
 async def run_bulk_planned(
-    store: Runs, dry_run: bool, version: Preview | None, act: Callable[[], Awaitable[T]]
+    store: Store, dry_run: bool, version: Preview | None, act: Callable[[], Awaitable[T]]
 ) -> tuple[T, Preview | None]:
     """Call a command that writes several runs, each guarded by its version in the preview."""
     if version is not None and not isinstance(version, Preview):
@@ -193,10 +211,17 @@ async def run_bulk_planned(
     return result, plan.preview(None, None) if dry_run else None
 
 
-async def _call_planned(plan: CommandPlan, act: Callable[[], Awaitable[T]]) -> T:
+async def _call_planned(
+    plan: CommandPlan, act: Callable[[], Awaitable[T]], more: Callable[[CommandPlan], Awaitable[None]] | None = None
+) -> T:
     token = PLAN.set(plan)
     try:
-        return await act()
+        result = await act()
+        if plan.is_dry_run:
+            await plan.add_deliveries()
+            if more is not None:
+                await more(plan)
+        return result
     finally:
         PLAN.reset(token)
 
@@ -228,5 +253,6 @@ def describe_preview(preview: Preview) -> Sequence[str]:
     lines += [f"job      {id}  removed" for id in preview.removed_jobs]
     lines += [f"job      {id}  made due" for id in preview.woken_jobs]
     lines += [f"job      {id}  cancelled" for id in preview.cancelled_jobs]
+    lines += [f"flow     {name}  started" for name in preview.starts]
     lines += [f"refused  {id}  {why}" for id, why in preview.refused.items()]
     return lines

@@ -23,6 +23,7 @@ from . import record as records
 from .decide import Decision, Emitted, create, on_emit
 from .engine import EntityEngine
 from .record import ENTITY, EntityRecord
+from .units import job_id
 from .urns import check_urn, to_id
 
 
@@ -170,16 +171,21 @@ class EntityCommands:
 
         return await self._change(run, decide)
 
-    async def redrive(self, letter_id: str, urn: str, event: str, payload: bytes) -> str | None:
-        """Emit the event of a dead letter again, at the end of the mailbox, and remove the letter. Return the number
-        of its new place; None if another call has taken the letter."""
-        id, row = to_id(urn), await self.row(to_id(urn))
+    async def exists(self, id: str) -> bool:
+        """Return whether an id is that of an entity."""
+        row = await self._store.run(id)
+        return row is not None and row.kind == ENTITY
+
+    async def redrive(self, letter_id: str, id: str, event: str, payload: bytes) -> str | None:
+        """Emit the event of a dead letter again, at the end of the mailbox, and remove the letter. Return the id
+        of its new job; None if another call has taken the letter."""
+        row = await self.row(id)
         unit_id, numbers = self._engine.new_unit_id(), list[int]()
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
             record = records.decode(data or row.record, id)
             if record.closed:
-                raise RunError(f"entity {urn!r} is in the final state {record.status!r} and accepts no event")
+                raise RunError(f"entity {id!r} is in the final state {record.status!r} and accepts no event")
             decision = on_emit(record, event, payload, {"causationId": f"redrive-{letter_id}"}, is_new=False)
             numbers[:] = [record.received]
             unit = self._unit(unit_id, id, decision, version)
@@ -187,7 +193,7 @@ class EntityCommands:
             return unit
 
         receipt = await self._sink.submit(CommitRequest(build, run=id, version=row.version, record=row.record))
-        return None if isinstance(receipt, Refused) else f"{id}.event.{numbers[0]}"
+        return None if isinstance(receipt, Refused) else job_id(id, numbers[0])
 
     async def row(self, id: str) -> RunRow:
         """Return the row of an entity."""

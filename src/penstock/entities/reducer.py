@@ -108,7 +108,8 @@ def _end(view: EntityView, event: Event, what: str, n: int, data: dict[str, Any]
     if what == "transitioned":
         one.from_, one.to = _text(data, "from"), _text(data, "to")
         path = data.get("path")
-        one.path = [str(state) for state in path] if isinstance(path, list) else [one.from_, one.to]
+        states = path if isinstance(path, list) else [one.from_, one.to]
+        one.path = [state for state in states if isinstance(state, str)]
         view.status = one.to
     elif what == "refused":
         view.refused += 1

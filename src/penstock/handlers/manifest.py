@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.schemas import to_json_schema
@@ -12,6 +12,7 @@ from .registry import Registry, handler_name
 from .subscriptions import Subscription
 
 FORMAT_VERSION = 1  # of this JSON
+NODE = "node"  # the runner of TypeScript and JavaScript files: a child process
 
 
 def describe(
@@ -21,6 +22,7 @@ def describe(
     index: dict[str, list[dict[str, str]]] = {}
     flows: dict[str, Any] = {}
     worker_of = _worker_ids(registry)
+    workers = [_worker(item, registry.handler_fingerprints, runner) for item in registry.found]
     for name, flow in registry.flows.items():
         entry = flow.definition.entry
         steps: dict[str, Any] = {}
@@ -43,11 +45,21 @@ def describe(
         "logger": {"name": "console", "level": log_level},
         "state": {"name": store, "namespace": namespace},
         "eventStore": {"name": store},
-        "runner": {"py": {"enabled": True, "isolate": runner}},
-        "workers": [_worker(item, registry.handler_fingerprints) for item in registry.found],
+        "runner": _runners(workers, runner),
+        "workers": workers,
         "flows": flows,
         "eventIndex": index,
         "problems": [{"code": p.code, "message": p.message, "file": p.file, "line": p.line} for p in registry.problems],
+    }
+
+
+def _runners(workers: Sequence[Mapping[str, Any]], default: str) -> dict[str, Any]:
+    """Return by language whether handlers of it were found, and where they run; each worker names its own runner."""
+    used = {kind: {one["runner"] for one in workers if one["kind"] == kind} for kind in ("py", "ts")}
+    python = used["py"].pop() if len(used["py"]) == 1 else default
+    return {
+        "py": {"enabled": True, "isolate": python},
+        "ts": {"enabled": bool(used["ts"]), "isolate": NODE},
     }
 
 
@@ -74,7 +86,7 @@ def _worker_ids(registry: Registry) -> dict[int, str]:
     return out
 
 
-def _worker(item: DiscoveredHandler, fingerprints: Mapping[str, str]) -> dict[str, Any]:
+def _worker(item: DiscoveredHandler, fingerprints: Mapping[str, str], runner: str) -> dict[str, Any]:
     definition = item.definition
     step = definition.entry if isinstance(definition, FlowDefinition) else definition
     out: dict[str, Any] = {
@@ -84,6 +96,7 @@ def _worker(item: DiscoveredHandler, fingerprints: Mapping[str, str]) -> dict[st
         "line": step.handler.line,
         "exportName": item.export,
         "queue": step.handler.queue_name,
+        "runner": step.handler.runner or runner,
         "fingerprint": fingerprints[handler_name(item)],
     }
     if step.handler.input_schema is not None:

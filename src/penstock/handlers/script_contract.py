@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..core.errors import DefinitionError, NodeMissing
@@ -12,6 +14,7 @@ from .decorators import FlowDefinition, StepDefinition
 from .handler import Handler, JobDefinition
 from .module_contract import read_module
 
+_DEFAULT_EXPORT = re.compile(r"^[ \t]*(?:export\s+default\b|module\.exports\b|export\s*\{)", re.MULTILINE)
 _AWAITED = frozenset(("where", "delay", "match", "payload"))  # of a declared wait: an attempt calls them
 _ROUTED = frozenset(("when", "map"))  # of a subscription: a worker calls them and decides then
 
@@ -38,7 +41,22 @@ def read_script(
 
 
 def _in_node(handler: Handler, found: ScriptDescription) -> Handler:
-    return replace(handler, runner="node", file=found.file, line=1, version=found.version)
+    line = find_handler_line(_read_source(found.file), found.name)
+    return replace(handler, runner="node", file=found.file, line=line, version=found.version)
+
+
+def _read_source(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""  # removed since it was described
+
+
+def find_handler_line(source: str, name: str) -> int:
+    """Return the line that declares the handler of this name, or else that of the default export; 1 if unclear."""
+    declared = rf"^[ \t]*(?:export\s+)?(?:(?:async\s+)?function\*?|const|let|var)\s+{re.escape(name)}\b"
+    found = (re.search(declared, source, re.MULTILINE) if name else None) or _DEFAULT_EXPORT.search(source)
+    return source.count("\n", 0, found.start()) + 1 if found is not None else 1
 
 
 def _make_stand_in(file: str) -> Callable[..., Any]:

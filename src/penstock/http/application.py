@@ -18,6 +18,7 @@ from .. import __version__
 from ..app.app import App
 from ..core.errors import PenstockError
 from .auth import Authenticate, address_of
+from .console import has_console, is_console_path, serve_console, wants_console
 from .cors import allow_origin, answer_preflight, is_preflight
 from .dispatch import JsonResponse, answer, error_response, internal_error
 from .endpoints import Endpoint
@@ -40,6 +41,7 @@ def asgi_app(
     allowed_origins: Sequence[str] = (),
     heartbeat_s: float = 15.0,
     buffer_limit: int = 128_000,
+    console: bool = True,
 ) -> Application:
     """Return the HTTP API of an App as an ASGI application, to serve it or to mount it in another one.
 
@@ -54,11 +56,12 @@ def asgi_app(
         heartbeat_s: Send a comment on an idle event stream after this many seconds.
         buffer_limit: Hold at most about this many bytes for each client of a stream; a client that is further behind is
             served from the store, and disconnected if it takes nothing for 30 seconds.
+        console: Serve the web console below `/console/`, if this installation contains it.
     """
     from .routes import ALL_ROUTES
 
     endpoints = [endpoint for routes in ALL_ROUTES for endpoint in routes.endpoints]
-    options = ServerOptions(authenticate, tuple(allowed_origins), heartbeat_s, buffer_limit)
+    options = ServerOptions(authenticate, tuple(allowed_origins), heartbeat_s, buffer_limit, console)
     router = Router([*endpoints, document_endpoint(build_openapi(endpoints))])
     if isinstance(app, Tenants):
         app.prepare(router, options)
@@ -107,7 +110,11 @@ class Application:
             if path in SERVER_PATHS:
                 await self._respond(request, JsonResponse(_SERVER_STATUS, 200))
                 return
+            whole = path
             namespace, path = self._source.find_namespace(request, path)
+            if self._is_console(request, path):
+                await self._respond(request, self._serve_console(request, path, whole.removesuffix(path), namespace))
+                return
             async with self._source.use(namespace, address_of(request)) as services:
                 await self._respond(request, await self._answer(services, request, path))
         except PenstockError as problem:
@@ -121,6 +128,8 @@ class Application:
         try:
             if is_preflight(request):
                 return answer_preflight(request, services.router.methods(path), self._options.allowed_origins)
+            if self._is_console(request, path):
+                return self._serve_console(request, path, "", services.app.settings.namespace)
             return await answer(services, request, path)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
@@ -131,6 +140,13 @@ class Application:
             endpoint, _ = services.router.find(request.method, path)
             log.error("%s %s failed", endpoint.method, endpoint.path, exc_info=problem)
             return JsonResponse(msgspec.json.encode(internal_error()), 500)
+
+    def _is_console(self, request: Request, path: str) -> bool:
+        return self._options.console and (is_console_path(path) or (has_console() and wants_console(request, path)))
+
+    def _serve_console(self, request: Request, path: str, tenant: str, namespace: str) -> Response:
+        root = request.scope.get("root_path", "") + tenant
+        return serve_console(request, path, root, namespace)
 
     async def _serve_socket(self, websocket: WebSocket) -> None:
         path = route_path(websocket.scope)

@@ -24,6 +24,7 @@ class ServerOptions:
     allowed_origins: tuple[str, ...] = ()
     heartbeat_s: float = 15.0
     buffer_limit: int = 128_000
+    console: bool = True
 
 
 class Services:

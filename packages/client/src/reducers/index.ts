@@ -1,4 +1,6 @@
 export { applyDag, reduceDagState } from './dag.js'
+export { applyEntity, newEntityState, reduceEntityState } from './entity.js'
+export type { EntityChange, EntityState } from './entity.js'
 export { applyFlow, reduceFlowState } from './flow.js'
 export { applyJob, newJobState, reduceJobState } from './job.js'
 export type { CallState, CallStatus, JobState, JobStatus, LogLine } from './job.js'

@@ -275,6 +275,19 @@ export interface DryRunQuery {
   reveal?: boolean
 }
 
+/** An emitted event. */
+export interface EmissionView {
+  urn: string
+  id: string
+  event: string
+  n?: number | null
+  isNew?: boolean
+  job?: string | null
+  key?: string | null
+  cursor?: string | null
+  refused?: string | null
+}
+
 /** An event to emit. */
 export interface EmitBody {
   kind: string
@@ -316,6 +329,115 @@ export interface EnqueueManyBody {
   keepCompleted?: boolean | number | string | Record<string, any> | null
   keepFailed?: boolean | number | string | Record<string, any> | null
   orderKey?: string | null
+}
+
+/** A diagram: text, or a graph. */
+export interface EntityDiagram {
+  diagram: string | Record<string, any>
+}
+
+/** Whose state is marked, and the format: `mermaid`, `svg` or `json`. */
+export interface EntityDiagramQuery {
+  urn?: string | null
+  format?: 'json' | 'mermaid' | 'svg'
+  reveal?: boolean
+}
+
+/** An event, and how it is emitted. `urn` is for urns with a slash, which a path cannot have. */
+export interface EntityEventBody {
+  event: string
+  payload?: any
+  urn?: string | null
+  type?: string | null
+  key?: string | null
+  delay?: number | string | null
+  at?: string | null
+}
+
+/** Which entities, and which page of them. */
+export interface EntityListQuery {
+  type?: string | null
+  status?: string | null
+  before?: string | null
+  limit?: number
+  reveal?: boolean
+}
+
+/** When: the id of an event, or a time. */
+export interface EntityQuery {
+  at?: string | null
+  reveal?: boolean
+}
+
+/** Which event: what its emission returned. */
+export interface EntityResultQuery {
+  event: string
+  urn?: string | null
+  n?: number | null
+  key?: string | null
+  job?: string | null
+  cursor?: string | null
+  refused?: string | null
+  timeout?: number | string | null
+  reveal?: boolean
+}
+
+/** An entity, as lists show it. */
+export interface EntitySummary {
+  id: string
+  urn: string
+  type: string
+  status: string
+  createdAt: string
+  updatedAt: string
+  closed?: boolean
+  waiting?: number
+}
+
+/** A definition of entities, as JSON-safe data. */
+export interface EntityType {
+  name: string
+  queue: string
+  initial: string
+  states: (string)[]
+  idles: (string)[]
+  finals: (string)[]
+  failed: string | null
+  events: (string)[]
+  transitions: (Record<string, any>)[]
+}
+
+/** An entity. `status` is its state; `handling` the event that is being handled. */
+export interface EntityView {
+  id?: string
+  urn?: string
+  type?: string
+  status?: string
+  data?: any
+  createdAt?: string | null
+  updatedAt?: string | null
+  closedAt?: string | null
+  paused?: boolean
+  received?: number
+  handled?: number
+  refused?: number
+  failed?: number
+  waiting?: Record<string, string>
+  handling?: number | null
+  attempt?: number
+  error?: string | null
+  history?: (TransitionView)[]
+  payloads?: Record<string, any>
+  lastEvent?: string | null
+  unreadableEvents?: (string)[]
+}
+
+/** Which state, or several with commas between them. */
+export interface EntityWaitQuery {
+  status: string
+  urn?: string | null
+  timeout?: number | string | null
+  reveal?: boolean
 }
 
 /** The body of every error. */
@@ -443,6 +565,12 @@ export interface GroupQuery {
 export interface Health {
   status: string
   version: string
+}
+
+/** How many entries. */
+export interface HistoryQuery {
+  limit?: number
+  reveal?: boolean
 }
 
 /** The runs that were imported. */
@@ -593,6 +721,13 @@ export interface LogView {
   fields?: Record<string, any>
 }
 
+/** The data and the type of a new entity. */
+export interface NewEntityBody {
+  data?: any
+  urn?: string | null
+  type?: string | null
+}
+
 /** A token with its text, which is shown once. */
 export interface NewToken {
   token: Token
@@ -657,6 +792,7 @@ export interface Preview {
   refused?: Record<string, string>
   versions?: Record<string, number>
   job?: string | null
+  starts?: (string)[]
 }
 
 /** An event that would be appended, redacted as streams are. */
@@ -716,11 +852,6 @@ export interface Ready {
   status: string
   store: Record<string, any>
   bridges?: (BridgeView)[]
-}
-
-/** Why: recorded with the event. */
-export interface ReasonBody {
-  reason?: string | null
 }
 
 /** How many dead letters to redrive. */
@@ -919,6 +1050,14 @@ export interface ScheduleView {
   foreign?: boolean
 }
 
+/** Who makes a request, in which namespace, and the version of the server. */
+export interface Session {
+  name: string
+  role: 'admin' | 'operator' | 'viewer'
+  namespace: string
+  version: string
+}
+
 /** A value to set. */
 export interface SetBody {
   value: any
@@ -1092,6 +1231,21 @@ export interface TokenView {
   url: string
 }
 
+/** One change of an entity, or an event that changed nothing. */
+export interface TransitionView {
+  n: number
+  event: string
+  kind: string
+  at: string
+  from?: string | null
+  to?: string | null
+  path?: (string)[]
+  reason?: string | null
+  code?: string | null
+  payload?: any
+  duration?: number | null
+}
+
 /** A job with its children, as BullMQ's FlowProducer takes it. */
 export interface TreeBody {
   tree: Record<string, any>
@@ -1239,6 +1393,16 @@ export interface WorkerView {
   handlers?: Record<string, string>
   isScoped?: boolean
   unreadable?: string | null
+}
+
+/** Why, for people. */
+export interface EntitiesReasonBody {
+  reason?: string
+}
+
+/** Why: recorded with the event. */
+export interface JobsReasonBody {
+  reason?: string | null
 }
 
 /** Which runs to list. */
@@ -1390,7 +1554,7 @@ export interface Operations {
   cancelJob: {
     path: { id: string }
     query: { dryRun?: boolean; version?: number | null; reveal?: boolean }
-    body: { body?: ReasonBody }
+    body: { body?: JobsReasonBody }
     answer: Done
   }
   /** Make a delayed job due now. */
@@ -1603,6 +1767,90 @@ export interface Operations {
     body: { body?: DagRetryBody }
     answer: RetriedNodes
   }
+  /** List the definitions of entities that the server has loaded. */
+  listEntityTypes: {
+    path: {}
+    query: {}
+    body: { body?: never }
+    answer: (EntityType)[]
+  }
+  /** Return how many entities of a type are in each state. */
+  countEntities: {
+    path: { type: string }
+    query: {}
+    body: { body?: never }
+    answer: Record<string, number>
+  }
+  /** Return the state machine of a type, with the state of an entity marked. */
+  drawEntity: {
+    path: { type: string }
+    query: { urn?: string | null; format?: 'json' | 'mermaid' | 'svg'; reveal?: boolean }
+    body: { body?: never }
+    answer: EntityDiagram
+  }
+  /** List entities, newest first. */
+  listEntities: {
+    path: {}
+    query: { type?: string | null; status?: string | null; before?: string | null; limit?: number; reveal?: boolean }
+    body: { body?: never }
+    answer: (EntitySummary)[]
+  }
+  /** Return an entity as it is, or as it was after an event or at a time. */
+  getEntity: {
+    path: { urn: string }
+    query: { at?: string | null; reveal?: boolean }
+    body: { body?: never }
+    answer: EntityView
+  }
+  /** Create an entity in its initial state. */
+  createEntity: {
+    path: { urn: string }
+    query: {}
+    body: { body?: NewEntityBody }
+    answer: Done
+  }
+  /** Return what events did to an entity, newest first. */
+  listEntityHistory: {
+    path: { urn: string }
+    query: { limit?: number; reveal?: boolean }
+    body: { body?: never }
+    answer: (TransitionView)[]
+  }
+  /** Emit an event to an entity. A urn without an entity gets a new one. */
+  emitToEntity: {
+    path: { urn: string }
+    query: {}
+    body: { body: EntityEventBody }
+    answer: EmissionView
+  }
+  /** Wait until an event has been handled, and return what it did. */
+  getEntityResult: {
+    path: { urn: string }
+    query: { event: string; urn?: string | null; n?: number | null; key?: string | null; job?: string | null; cursor?: string | null; refused?: string | null; timeout?: number | string | null; reveal?: boolean }
+    body: { body?: never }
+    answer: TransitionView
+  }
+  /** Wait until an entity is in a state, or in one of several. */
+  waitForEntity: {
+    path: { urn: string }
+    query: { status: string; urn?: string | null; timeout?: number | string | null; reveal?: boolean }
+    body: { body?: never }
+    answer: EntitySummary
+  }
+  /** Pause an entity: its events wait. */
+  pauseEntity: {
+    path: { urn: string }
+    query: {}
+    body: { body?: EntitiesReasonBody }
+    answer: Done
+  }
+  /** Resume a paused entity. */
+  resumeEntity: {
+    path: { urn: string }
+    query: {}
+    body: { body?: EntitiesReasonBody }
+    answer: Done
+  }
   /** List runs, newest first. */
   listRuns: {
     path: {}
@@ -1642,7 +1890,7 @@ export interface Operations {
   cancelFlowRun: {
     path: { flow: string; id: string }
     query: { dryRun?: boolean; version?: number | null; reveal?: boolean }
-    body: { body?: ReasonBody }
+    body: { body?: JobsReasonBody }
     answer: Done
   }
   /** Return a run's state, folded from its events, now or just after an event. */
@@ -1726,21 +1974,21 @@ export interface Operations {
   cancelRun: {
     path: { id: string }
     query: { dryRun?: boolean; version?: number | null; reveal?: boolean }
-    body: { body?: ReasonBody }
+    body: { body?: JobsReasonBody }
     answer: Done
   }
   /** Pause a run. Running steps end, no further step starts. */
   pauseRun: {
     path: { id: string }
     query: { dryRun?: boolean; version?: number | null; reveal?: boolean }
-    body: { body?: ReasonBody }
+    body: { body?: JobsReasonBody }
     answer: Done
   }
   /** Resume a paused run. */
   resumeRun: {
     path: { id: string }
     query: { dryRun?: boolean; version?: number | null; reveal?: boolean }
-    body: { body?: ReasonBody }
+    body: { body?: JobsReasonBody }
     answer: Done
   }
   /** Redrive the failed steps of a failed run. */
@@ -2086,6 +2334,13 @@ export interface Operations {
     body: { body?: never }
     answer: Record<string, any>
   }
+  /** Return the name and the role of the caller, the namespace and the version of the server. */
+  getSession: {
+    path: {}
+    query: {}
+    body: { body?: never }
+    answer: Session
+  }
   /** List the workers that are alive. */
   listWorkers: {
     path: {}
@@ -2173,6 +2428,18 @@ export const OPERATIONS = {
   startDag: ['POST', '/api/_dags/{id}/start'],
   getDagOfRun: ['GET', '/api/_dags/runs/{run}/definition'],
   retryDagRun: ['POST', '/api/_dags/runs/{run}/retry'],
+  listEntityTypes: ['GET', '/api/_entity-types'],
+  countEntities: ['GET', '/api/_entity-types/{type}/counts'],
+  drawEntity: ['GET', '/api/_entity-types/{type}/diagram'],
+  listEntities: ['GET', '/api/_entities'],
+  getEntity: ['GET', '/api/_entities/{urn}'],
+  createEntity: ['PUT', '/api/_entities/{urn}'],
+  listEntityHistory: ['GET', '/api/_entities/{urn}/history'],
+  emitToEntity: ['POST', '/api/_entities/{urn}/emit'],
+  getEntityResult: ['GET', '/api/_entities/{urn}/result'],
+  waitForEntity: ['GET', '/api/_entities/{urn}/wait'],
+  pauseEntity: ['POST', '/api/_entities/{urn}/pause'],
+  resumeEntity: ['POST', '/api/_entities/{urn}/resume'],
   listRuns: ['GET', '/api/_run'],
   actOnRuns: ['POST', '/api/_run/bulk'],
   listFlowRuns: ['GET', '/api/_flow/{flow}/runs'],
@@ -2242,6 +2509,7 @@ export const OPERATIONS = {
   checkHealth: ['GET', '/health'],
   checkReady: ['GET', '/ready'],
   getRegistry: ['GET', '/api/_registry'],
+  getSession: ['GET', '/api/_session'],
   listWorkers: ['GET', '/api/_workers'],
   listSettings: ['GET', '/api/_settings'],
   listCommands: ['GET', '/api/_audit'],

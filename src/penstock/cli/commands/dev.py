@@ -24,7 +24,16 @@ from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json, print_text
 from ..session import build_worker_app, open_app, refuse_memory_store
 from ..shutdown_signals import handle_stop_signals, stop_message
-from .serve import HOST_HELP, PORT_HELP, bind_address, build_application, check_host, own_public_url, require_http
+from .serve import (
+    HOST_HELP,
+    PORT_HELP,
+    bind_address,
+    build_application,
+    check_host,
+    console_address,
+    own_public_url,
+    require_http,
+)
 from .worker import CONCURRENCY_HELP, print_summary, summarize
 
 
@@ -35,9 +44,9 @@ def dev(
     port: Annotated[int | None, Parameter(help=PORT_HELP)] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Run a worker and the HTTP API; reload the worker files when one changes, or a module next to their folder that
-    they import.
+    """Run a worker, the HTTP API and the web console; reload the worker files when one changes.
 
+    A module next to their folder that they import is watched, too.
     Running handlers finish with the code they started with. A file with an error
     keeps its old version. The addresses of triggers point at this server. Without
     the extra 'http' there is no API.
@@ -121,7 +130,7 @@ async def _work_and_watch(app: App, api: _Api | None, common: CommonOptions) -> 
     with handle_stop_signals(lambda: _stop(app)):
         await asyncio.sleep(0)
         if not working.done():
-            address = {"api": api.address} if api is not None else {}
+            address = {"api": api.address, "console": console_address(api.address)} if api is not None else {}
             print_summary(summarize(app) | {"watching": app.settings.dir} | address, common.json, "dev")
         await asyncio.wait((working, watching, *serving), return_when=asyncio.FIRST_COMPLETED)
         watching.cancel()

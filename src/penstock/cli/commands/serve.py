@@ -41,7 +41,7 @@ def serve(
     ] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Serve the HTTP API until stopped (Ctrl-C or SIGTERM).
+    """Serve the HTTP API and the web console until stopped (Ctrl-C or SIGTERM).
 
     Without tokens it listens only on this machine. 'penstock tokens add NAME'
     creates one. Workers run elsewhere, or here with --worker.
@@ -159,6 +159,13 @@ def build_application(app: App | Tenants, settings: Settings) -> ASGIApp:
     )
 
 
+def console_address(address: str) -> str | None:
+    """Return the address of the console, or None if this installation has none."""
+    from ...http.console import describe_console, has_console
+
+    return describe_console(address) if has_console() else None
+
+
 def require_http() -> None:
     """Raise ConfigError if the extra `http` is not installed."""
     try:
@@ -190,12 +197,16 @@ async def _serve_until_stopped(
 
 
 def _announce(app: App, address: str, worker: bool, common: CommonOptions) -> None:
+    from ...http.console import describe_console
+
     public_url = app.settings.public_url
     if common.json:
-        print_json({"address": address, "worker": worker, "publicUrl": public_url or None})
+        console = console_address(address)
+        print_json({"address": address, "console": console, "worker": worker, "publicUrl": public_url or None})
         return
     print_text(
         f"Serving on {address}",
+        f"  console   {describe_console(address)}",
         f"  API       {address}/api/openapi.json",
         f"  worker    {'in this process' if worker else 'none here; start one with penstock worker'}",
         f"  triggers  {_describe_triggers(app, worker)}",

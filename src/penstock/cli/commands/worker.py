@@ -28,6 +28,7 @@ PARENT_CHECK_INTERVAL_S = 1.0
 CONCURRENCY_HELP = "Maximum number of concurrent handlers; default PENSTOCK_CONCURRENCY, then 10."
 
 MAX_PROCESSES = 1_000
+NO_CONSOLE = "not in this installation; in a checkout, run `make console`"
 
 
 def worker(
@@ -144,6 +145,7 @@ def print_summary(summary: dict[str, Any], json: bool, command: str = "worker") 
         *([f"  jobs      {', '.join(summary['jobs'])}"] if summary["jobs"] else []),
         *([f"  processes {summary['processes']}"] if "processes" in summary else []),
         *([f"  watching  {summary['watching']}"] if "watching" in summary else []),
+        *([f"  console   {summary['console'] or NO_CONSOLE}"] if "console" in summary else []),
         *([f"  API       {summary['api']}/api/openapi.json"] if "api" in summary else []),
         f"  problems  {f'{problems}, see the warnings above' if problems else 'none'}",
         "Working. Stop with Ctrl-C.",

@@ -6,6 +6,7 @@ from ..endpoints import Routes
 from . import (
     dags,
     dead_letters,
+    entities,
     events,
     flows,
     jobs,
@@ -26,6 +27,7 @@ ALL_ROUTES: tuple[Routes, ...] = (
     dead_letters.routes,
     flows.routes,
     dags.routes,
+    entities.routes,
     runs.routes,
     events.routes,
     state.routes,

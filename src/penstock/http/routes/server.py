@@ -12,7 +12,7 @@ from ...app.app import App
 from ...app.bridges import BridgeView
 from ...app.diagnosis import Check
 from ...app.store_urls import mask
-from ...app.tokens import ADMIN
+from ...app.tokens import ADMIN, Role
 from ...app.views import WorkerView
 from ...core.api_errors import ApiError
 from ...core.errors import StoreUnavailable
@@ -73,6 +73,15 @@ class Setting(msgspec.Struct):
     source: str
 
 
+class Session(msgspec.Struct):
+    """Who makes a request, in which namespace, and the version of the server."""
+
+    name: str
+    role: Role
+    namespace: str
+    version: str
+
+
 class AuditQuery(Query):
     """Which commands to list."""
 
@@ -85,6 +94,12 @@ class AuditPage(msgspec.Struct):
 
     items: list[Event]
     next: str | None = None
+
+
+@routes.get("/api/_session")
+async def get_session(app: App, call: Call) -> Session:
+    """Return the name and the role of the caller, the namespace and the version of the server."""
+    return Session(call.caller.name, call.caller.role, app.settings.namespace, __version__)
 
 
 @routes.get("/api/_workers")

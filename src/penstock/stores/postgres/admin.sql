@@ -139,8 +139,11 @@ WHERE w.kind IN ('time', 'event', 'trigger', 'call') AND w.state = 'pending' AND
 GROUP BY j.queue;
 
 -- name: merge_finished_counts
+-- No more rows than these are read: a sweep calls this for each of its batches.
 WITH gone AS (
-  DELETE FROM penstock.finished_counts WHERE (SELECT count(*) FROM penstock.finished_counts) > 1000 RETURNING queue, state, n)
+  DELETE FROM penstock.finished_counts WHERE ctid = ANY (ARRAY(SELECT ctid FROM penstock.finished_counts LIMIT $1))
+    AND (SELECT count(*) FROM (SELECT 1 FROM penstock.finished_counts LIMIT 1001) AS f) > 1000
+  RETURNING queue, state, n)
 INSERT INTO penstock.finished_counts (queue, state, n)
 SELECT queue, state, sum(n) FROM gone GROUP BY queue, state HAVING sum(n) <> 0;
 

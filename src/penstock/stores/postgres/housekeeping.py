@@ -17,6 +17,7 @@ from .statements import Statements
 
 ONCE_KEPT_MS = 7 * 86_400_000
 UNITS_KEPT_MS = 86_400_000  # no commit is repeated later than this after its reply was lost
+MAX_MERGED_ROWS = 5_000  # of the counts of finished jobs, in one batch
 LAST_ID, LAST_PK = "\U0010ffff", 2**62
 
 
@@ -48,7 +49,7 @@ async def sweep(
     await _delete(connection, sql.old_once_keys, at - ONCE_KEPT_MS, batch, "others")
     await _delete(connection, sql.old_applied_units, at - UNITS_KEPT_MS, batch, "others")
     await _delete(connection, sql.old_counts, at - RATES_KEPT_MS, batch, "others")
-    await connection.execute(sql.merge_finished_counts)
+    await connection.execute(sql.merge_finished_counts, MAX_MERGED_ROWS)
 
 
 async def _delete(connection: Connection, statement: str, which: object, batch: Batch, kind: str) -> bool:

@@ -74,13 +74,14 @@ end
 local function remove_finished(unit)
   for _, finished in ipairs(to_remove) do
     local base, id, state = unpack(finished)
-    local job = call('HMGET', base .. id, 'nq:scope', 'nq:number')
+    local job = call('HMGET', base .. id, 'nq:scope', 'nq:number', 'nq:run')
     if unit and not job[2] then call('ZADD', NS .. 'units', now, unit) end
     call('ZREM', base .. state, id)
     call('ZREM', base .. 'nq:plain', id)
     call('DEL', base .. id, base .. id .. ':logs', base .. id .. ':dependencies', base .. id .. ':processed',
       base .. id .. ':failed', base .. id .. ':unsuccessful')
     forget_queue(id)
+    if job[3] then call('ZREM', NS .. 'run:' .. job[3] .. ':jobs', id) end
     if job[1] then call('ZREM', NS .. 'memo_scopes', job[1] .. '\n' .. id) end
     delete_unused_memos(job[1] or id)
   end

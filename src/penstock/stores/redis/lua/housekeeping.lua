@@ -93,7 +93,9 @@ local function delete_run_jobs(run)
 end
 
 local function delete_run_waits(key)
-  for _, id in ipairs(call('ZRANGE', key .. ':waits', 0, -1)) do
+  local most = room('others')
+  if most <= 0 then return call('ZCARD', key .. ':waits') == 0 end
+  for _, id in ipairs(call('ZRANGE', key .. ':waits', 0, most - 1)) do
     local wait = to_table(read_record(NS .. 'wait:' .. id))
     if wait.kind == 'trigger' and not delete_stream(NS .. 'trigger:' .. id) then return false end
     call('DEL', NS .. 'wait:' .. id)
@@ -103,8 +105,10 @@ local function delete_run_waits(key)
       call('ZREM', NS .. 'topic:' .. wait.topic, id)
       call('ZREM', NS .. 'topic_keys:' .. wait.topic, (wait.key or '') .. '\n' .. id)
     end
+    call('ZREM', key .. ':waits', id)
+    add('others', 1)
   end
-  return true
+  return call('ZCARD', key .. ':waits') == 0
 end
 
 local function delete_run_states(run)

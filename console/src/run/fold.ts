@@ -1,0 +1,156 @@
+// Everything the run page shows, folded from the run's events one after the other.
+
+import { applyDag, newFlowState, type EventRecord, type FlowState } from 'penstock'
+
+export type SegmentKind = 'queue' | 'limit' | 'run' | 'commit' | 'wait' | 'retry'
+
+/** A stretch of time of a step. `to` is open while it lasts. */
+export interface Segment {
+  kind: SegmentKind
+  from: number
+  to?: number
+  attempt: number
+  state: 'running' | 'completed' | 'failed' | 'waiting' | 'cancelled'
+  text?: string
+}
+
+export interface CallBar {
+  name: string
+  from: number
+  to?: number
+  state: string
+  tries: number
+  attempt: number
+}
+
+/** A step, or one instance of it, along the time. */
+export interface Row {
+  key: string
+  step: string
+  n: number
+  segments: Segment[]
+  calls: Map<string, CallBar>
+  attempts: Map<number, { input?: unknown; error?: string; from: number }>
+}
+
+const time = (event: EventRecord): number => Date.parse(event.ts)
+
+export class Fold {
+  readonly state: FlowState = newFlowState()
+  readonly rows = new Map<string, Row>()
+  /** Which steps a step started: edges for a run whose code is not loaded. */
+  readonly edges = new Map<string, { from: string; to: string }>()
+  readonly queuedAt = new Map<string, number>()
+  count = 0
+  firstAt = NaN
+  lastAt = NaN
+
+  apply(event: EventRecord): void {
+    applyDag(this.state, event)
+    this.count++
+    const at = time(event)
+    if (Number.isNaN(this.firstAt)) this.firstAt = at
+    this.lastAt = at
+    const dot = event.kind.indexOf('.')
+    const [room, what] = [event.kind.slice(0, dot), event.kind.slice(dot + 1)]
+    if (room === 'step' || room === 'node') this.#applyStep(event, what, at)
+    else if (room === 'call') this.#applyCall(event, what, at)
+    else if (room === 'flow') this.#applyFlow(event, what, at)
+  }
+
+  #row(event: EventRecord): Row {
+    const step = event.step ?? ''
+    const n = event.kind.startsWith('node.') ? 1 : Number(event.meta?.n ?? 1)
+    const key = n === 1 ? step : `${step}#${n}`
+    let row = this.rows.get(key)
+    if (!row) this.rows.set(key, (row = { key, step, n, segments: [], calls: new Map(), attempts: new Map() }))
+    return row
+  }
+
+  #applyStep(event: EventRecord, what: string, at: number): void {
+    const row = this.#row(event)
+    const attempt = Number(event.meta?.attempt ?? row.segments.at(-1)?.attempt ?? 1)
+    const last = row.segments.at(-1)
+    const close = (state?: Segment['state']): void => {
+      if (last && last.to === undefined) (last.to = at), state && (last.state = state)
+    }
+    if (what === 'started') {
+      if (!last) this.#queue(row, at)
+      close(last?.kind === 'run' ? 'cancelled' : undefined) // a worker that died wrote no end
+      row.segments.push({ kind: 'run', from: at, attempt, state: 'running', text: String(event.meta?.worker ?? '') })
+      row.attempts.set(attempt, { ...row.attempts.get(attempt), from: at, ...(event.data?.input === undefined ? {} : { input: event.data.input }) })
+    } else if (what === 'completed') {
+      this.#finish(row, event, at, 'completed')
+      for (const to of (event.meta?.starts ?? []) as string[]) this.#start(row.step, to, at)
+    } else if (what === 'failed') {
+      this.#finish(row, event, at, 'failed')
+      row.attempts.set(attempt, { from: at, ...row.attempts.get(attempt), error: String(event.data?.error ?? '') })
+      if (event.data?.willRetry) row.segments.push({ kind: 'retry', from: at, attempt: attempt + 1, state: 'waiting', text: 'waits for the next attempt' })
+    } else if (what.startsWith('await.') && !what.endsWith('timeout') && !what.endsWith('cancelled')) {
+      close('completed')
+      if (last?.kind === 'wait' && last.to === at) last.to = undefined // one more wait at the same moment
+      else row.segments.push({ kind: 'wait', from: at, attempt, state: 'waiting', text: waitText(event) })
+    } else if (what === 'resumed' || what === 'await.timeout' || what === 'await.cancelled') {
+      if (last?.kind === 'wait' && last.to === undefined) {
+        close('completed')
+        row.segments.push({ kind: 'queue', from: at, attempt, state: 'waiting' })
+      }
+    } else if (what === 'returned') {
+      close('cancelled')
+      row.segments.push({ kind: 'limit', from: at, attempt, state: 'waiting', text: String(event.data?.reason ?? '') })
+    } else if (what === 'redriven') {
+      row.segments.push({ kind: 'queue', from: at, attempt, state: 'waiting' })
+    } else if (what === 'cancelled') close('cancelled')
+  }
+
+  /** The handler took `duration`; the rest until the event is the commit. */
+  #finish(row: Row, event: EventRecord, at: number, state: 'completed' | 'failed'): void {
+    const last = row.segments.at(-1)
+    if (!last || last.to !== undefined || last.kind !== 'run') return
+    const took = Number(event.meta?.duration)
+    last.state = state
+    last.to = Number.isFinite(took) && row.segments.length <= 2 ? Math.min(at, last.from + took) : at
+    if (last.to < at) row.segments.push({ kind: 'commit', from: last.to, to: at, attempt: last.attempt, state })
+  }
+
+  #queue(row: Row, at: number): void {
+    const from = this.queuedAt.get(row.step) ?? (this.rows.size === 1 ? this.firstAt : at)
+    if (from < at) row.segments.push({ kind: 'queue', from, to: at, attempt: 1, state: 'completed' })
+  }
+
+  #start(from: string, to: string, at: number): void {
+    this.edges.set(`${from}\n${to}`, { from, to })
+    this.queuedAt.set(to, at)
+  }
+
+  #applyCall(event: EventRecord, what: string, at: number): void {
+    const row = this.#row(event)
+    const name = String(event.data?.call ?? '')
+    const from = event.data?.startedAt ? Date.parse(event.data.startedAt) : at
+    const to = what === 'started' ? undefined : from + Number(event.data?.duration ?? 0)
+    row.calls.set(name, { name, from, to, state: what === 'started' ? 'running' : what, tries: Number(event.data?.tries ?? 1), attempt: Number(event.meta?.attempt ?? 1) })
+  }
+
+  #applyFlow(event: EventRecord, what: string, at: number): void {
+    if (!['cancelled', 'completed', 'failed', 'compensated'].includes(what)) return
+    for (const row of this.rows.values()) {
+      const last = row.segments.at(-1)
+      if (last && last.to === undefined) (last.to = at), (last.state = event.kind === 'flow.cancelled' ? 'cancelled' : last.state)
+    }
+  }
+}
+
+function waitText(event: EventRecord): string {
+  const data = event.data ?? {}
+  if (event.kind.endsWith('.time')) return `until ${data.resumeAt}`
+  if (event.kind.endsWith('.event')) return `for ${data.eventKind}`
+  if (event.kind.endsWith('.trigger')) return `for ${data.name ?? 'a trigger'}`
+  return `for ${data.flow ?? 'a run'}`
+}
+
+/** Fold the first `count` events. */
+export function foldFirst(events: EventRecord[], count: number): Fold {
+  const fold = new Fold()
+  for (let at = 0; at < Math.min(count, events.length); at++) fold.apply(events[at]!)
+  return fold
+}

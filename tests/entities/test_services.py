@@ -1,0 +1,86 @@
+"""Entities whose data is in storage of the user's: the order of writes, and the key that makes a retry safe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import FunctionService, RetryPolicy, States, Transition, entity
+from penstock.core.errors import EntityRefused
+from penstock.core.retry import Backoff
+
+AT_ONCE = RetryPolicy(3, Backoff("fixed", 1, jitter=False))
+TIMEOUT_S = 20
+
+
+class Rows:
+    """A table of the user's. `update` commits, and then its process may crash before Penstock's commit."""
+
+    def __init__(self, *, crashes: int = 0) -> None:
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.crashes = crashes
+        self.keys: list[str] = []
+
+    async def load(self, urn: str) -> dict[str, Any] | None:
+        row = self.rows.get(urn)
+        return dict(row) if row is not None else None
+
+    def update(self, row: dict[str, Any], status: str, key: str) -> None:
+        self.rows[row["urn"]] = {**row, "status": status, "key": key}
+        self.keys.append(key)
+        if self.crashes:
+            self.crashes -= 1
+            raise OSError("the process died after the commit")
+
+    def applied(self, urn: str, key: str) -> bool:
+        return bool(self.rows.get(urn, {}).get("key") == key)
+
+
+def count(row: dict[str, Any]) -> None:
+    row["count"] = row.get("count", 0) + 1
+
+
+def make(storage: Any) -> type:
+    @entity("row", retry=AT_ONCE)
+    class Row:
+        service = storage
+        states = States("open", idles=["open", "counted"], finals=["done"])
+        transitions = [
+            Transition("count", ["open", "counted"], "counted", actions=[count]),
+            Transition("finish", "counted", "done"),
+        ]
+
+    return Row
+
+
+async def test_a_repeated_event_is_not_applied_twice(app: Any) -> None:
+    rows = Rows(crashes=1)
+    service = FunctionService(rows.load, rows.update, applied=rows.applied)
+    async with app(make(service)) as a, a.workers.background():
+        done = await (await a.entities.emit("row-1", "count")).result(timeout=TIMEOUT_S)
+        assert (done.from_, done.to) == ("open", "counted")
+        await (await a.entities.emit("row-1", "count")).result(timeout=TIMEOUT_S)
+        assert rows.rows["row-1"]["count"] == 2
+        assert rows.keys == ["row-1.event.1", "row-1.event.2"]
+        assert (await a.entities.data("row-1"))["count"] == 2
+        assert (await a.entities.get("row-1")).status == "counted"
+
+
+async def test_without_the_key_it_is(app: Any) -> None:
+    """Show that the test above finds the mistake that the key prevents."""
+    rows = Rows(crashes=1)
+    async with app(make(FunctionService(rows.load, rows.update))) as a, a.workers.background():
+        await (await a.entities.emit("row-1", "count")).result(timeout=TIMEOUT_S)
+        assert rows.rows["row-1"]["count"] == 2
+        assert rows.keys == ["row-1.event.1", "row-1.event.1"], "each attempt has the same key"
+
+
+async def test_the_status_of_the_storage_decides(app: Any) -> None:
+    rows = Rows()
+    rows.rows["row-1"] = {"urn": "row-1", "status": "counted", "count": 7}
+    async with app(make(FunctionService(rows.load, rows.update))) as a, a.workers.background():
+        done = await (await a.entities.emit("row-1", "finish")).result(timeout=TIMEOUT_S)
+        assert (done.to, rows.rows["row-1"]["status"]) == ("done", "done")
+        with pytest.raises(EntityRefused):
+            await (await a.entities.emit("row-1", "count")).result(timeout=TIMEOUT_S)

@@ -119,3 +119,16 @@ def test_a_diagram_is_drawn(dags: Path, penstock: Callable) -> None:
     assert penstock("diagram", "greeting", "--format", "svg").out.startswith("<svg")
     missing = penstock("diagram", "greting")
     assert missing.code == 2
+
+
+def test_a_definition_beside_the_workers_is_registered_once(dags: Path, penstock: Callable) -> None:
+    file = dags / "workers" / "greeting.dag.json"
+    file.write_text(json.dumps(GREETING))
+    assert json.loads(penstock("run", "greeting", "--input", '"Ada"', "--json").out.splitlines()[-1])
+    assert penstock("dags", "--json").json["version"] == 1
+    assert penstock("dags", "register", "greeting.yaml").code == 0
+    penstock("run", "greeting", "--input", '"Ada"')  # the file has the older version: it stays so
+    row = penstock("dags", "--json").json
+    assert [one["notes"] for one in row["versions"]] == ["from greeting.dag.json", ""]
+    file.write_text(json.dumps({"id": "greeting", "nodes": [{"id": "a", "type": "gret"}]}))
+    assert "greeting.dag.json: nodes[0].type: no executor for 'gret'; did you mean 'greet'?" in penstock("check").err

@@ -85,14 +85,15 @@ def test_every_problem_of_a_worker_file() -> None:
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, flags=re.M)))) == codes
 
 
-WRITTEN = re.compile(r'"((?:flow|step|call|job|schema|buffer|schedule|trigger|webhook|state)\.[a-z]+(?:\.[a-z]+)?)"')
+WRITTEN = re.compile(r'"((?:flow|step|call|job|schema|buffer|schedule|trigger|webhook|state|node)\.[a-z]+(?:\.[a-z]+)?)"')
 
 
 def written_kinds() -> set[str]:
     """Return the kinds that the engine writes, without those that only reducers and readers use."""
-    kinds = {"step.progress", "job.progress", "step.partial", "job.partial", "log"}  # put together from a word
+    kinds = {f"{family}.{word}" for family in ("step", "job", "node") for word in ("progress", "partial")} | {"log"}
     for path in [
         *(SOURCES / "flows").glob("*.py"),
+        *(SOURCES / "dags").glob("*.py"),
         *(SOURCES / "jobs").glob("*.py"),
         SOURCES / "app" / "schedules.py",
         SOURCES / "app" / "schedule_service.py",

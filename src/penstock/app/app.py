@@ -21,9 +21,10 @@ from ..commit.rate_counter import RateCounter
 from ..commit.runtime import Runtime
 from ..core.clock import Clock, SystemClock, to_iso
 from ..core.durations import Duration
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, DagInactive
 from ..core.events import Event, EventBodies
 from ..core.outage_retry import open_with_retry
+from ..core.payload import pack
 from ..core.redaction import Redactor
 from ..core.retry import RetryOption
 from ..core.text import shorten
@@ -64,6 +65,7 @@ from .advice import Advice
 from .app_log import make_app_log
 from .arguments import NoInput, StartOptions, check_list, check_path
 from .bridges import AppBridgeHost, BridgeView, check_bridges, run_bridges
+from .dag_files import register_dag_files
 from .dags import Dags
 from .dead_letters import DeadLetters
 from .diagnosis import Check, diagnose
@@ -266,10 +268,12 @@ class App:
         self.entities = Entities(self)
         self.queues = Queues(runtime)
         self.dead_letters = DeadLetters(runtime, direct.commands, direct.entities)
-        self._schedule_service = ScheduleService(runtime, direct.commands, direct.jobs)
+        self._schedule_service = ScheduleService(runtime, direct.commands, direct.jobs, self._dag_engine)
         self.schedules = Schedules(self, self._schedule_service)
         self.waits = Waits(runtime, self._engine)
-        self.webhooks = Webhooks(runtime, WebhookCommands(self._engine, direct.commands, self._committer))
+        self.webhooks = Webhooks(
+            runtime, WebhookCommands(self._engine, direct.commands, self._committer, self._dag_engine)
+        )
         self.state = AppState(runtime)
         self.outbox = Outbox(self._committer, self.settings.namespace)
         self.tokens = Tokens(runtime)
@@ -284,6 +288,7 @@ class App:
             lambda: run_bridges(self, self._file_bridges),
             self._make_runner,
             {"node": self._node.make_runner},
+            lambda: register_dag_files(self),
         )
 
     async def close(self) -> None:
@@ -562,6 +567,12 @@ class App:
         return self._engines.find_definition(self.registry, target)
 
     async def _start_on_event(self, flow: str, run: str, event: Event) -> None:
+        if flow not in self.registry.flows and await self._dag_engine.load_definition(flow):
+            try:
+                await self._dag_engine.commands.start(flow, run, pack(event.data), correlation_id=event.correlation_id)
+            except DagInactive:
+                pass  # deactivated meanwhile
+            return
         known = self.registry.flow(flow)
         if (start := await find_start(known, event)) is not None:
             commands, id = self._transactions.direct.commands, started_run_id(known, start, run)

@@ -21,6 +21,7 @@ from ..dags.catalog import DagSummary
 from ..dags.definition import Dag, DagWarning, find_warnings, read_dag
 from ..dags.diagram import describe_dag_diagram
 from ..dags.run_record import decode as decode_record
+from .dag_triggers import DagTriggers
 from .run_handle import Run
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Dags:
         self._app = app
         self._engine = app._dag_engine
         self._catalog = app._dag_engine.catalog
+        self._triggers = DagTriggers(app)
 
     async def register(self, dag: Dag | Mapping[str, Any] | str | bytes, *, notes: str = "") -> DagSummary:
         """Check a definition and store it as the next version. The same definition again stores nothing.
@@ -64,7 +66,10 @@ class Dags:
         """
         found = read_dag(dag)
         queues = self._check_types(found)
-        return await self._catalog.register(found, queues, notes)
+        await self._triggers.check(found)
+        summary = await self._catalog.register(found, queues, notes)
+        await self._triggers.store(summary, found)
+        return summary
 
     def check(self, dag: Dag | Mapping[str, Any] | str | bytes) -> list[DagWarning]:
         """Check a definition without storing it, and return its warnings. Raise DagInvalid with every mistake.
@@ -137,20 +142,26 @@ class Dags:
         return await self._version(record.dag, record.version), record.version
 
     async def deactivate(self, id: str) -> bool:
-        """Deactivate a dag: no more runs of it start; those that have started go on. Return False if it is already.
+        """Deactivate a dag: no more runs of it start, and its triggers are removed; runs that have started go on.
+        Return False if it is already.
 
         Args:
             id: The dag's id.
         """
-        return await self._catalog.set_active(id, False)
+        has_changed = await self._catalog.set_active(id, False)
+        await self._triggers.remove(await self._catalog.get(id))
+        return has_changed
 
     async def activate(self, id: str) -> bool:
-        """Activate a dag that was deactivated. Return False if it is active already.
+        """Activate a dag that was deactivated, with the triggers of its newest version. Return False if it is active
+        already.
 
         Args:
             id: The dag's id.
         """
-        return await self._catalog.set_active(id, True)
+        has_changed = await self._catalog.set_active(id, True)
+        await self._triggers.store(await self._catalog.get(id), await self.get(id))
+        return has_changed
 
     async def start(
         self,

@@ -15,6 +15,8 @@ from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule
 from ..core.events import EventBody
 from ..core.ids import check_schedule_id, uuid7
 from ..core.payload import pack, unpack
+from ..dags.engine import DagEngine
+from ..dags.units import DEFAULT_QUEUE
 from ..flows.run_commands import FlowCommands
 from ..handlers.registry import Registry
 from ..jobs.engine import JobOptions
@@ -46,7 +48,8 @@ _OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED
 class ScheduleService:
     """Stores the schedules of an App, keeps declared ones up to date and fires slots that are due."""
 
-    def __init__(self, runtime: Runtime, commands: FlowCommands, enqueuer: JobEnqueuer) -> None:
+    def __init__(self, runtime: Runtime, commands: FlowCommands, enqueuer: JobEnqueuer, dags: DagEngine) -> None:
+        self._dags = dags
         self._store = runtime.store
         self._committer = runtime.committer
         self._commands = commands
@@ -64,7 +67,7 @@ class ScheduleService:
     async def upsert(self, id: str, spec: ScheduleSpec, target: Target) -> ScheduleRow:
         """Create or change a schedule. The number of slots it has fired is kept."""
         check_schedule_id(id)
-        self._check_target(target)
+        await self._check_target(target)
         while True:
             was = await self._store.schedule(id)
             row = renew_schedule(was, id, spec, target, self._clock.now_ms())
@@ -76,7 +79,9 @@ class ScheduleService:
 
     def _publish(self, id: str, spec: ScheduleSpec, target: Target) -> PublishedSchedule:
         """Return what other programs see of a schedule, in the queue of its jobs or of its flow's first step."""
-        if target.flow is not None:
+        if target.flow is not None and self._dags.find_definition(target.flow) is not None:
+            queue, name = DEFAULT_QUEUE, target.flow
+        elif target.flow is not None:
             queue, name = self._registry().flow(target.flow).definition.entry.handler.queue_name, target.flow
         else:
             assert target.queue is not None
@@ -112,7 +117,10 @@ class ScheduleService:
             raise UnknownSchedule(f"no schedule with id {id!r}; run `penstock schedules` to see the ids")
         return row
 
-    def _check_target(self, target: Target) -> None:
+    async def _is_dag(self, name: str) -> bool:
+        return name not in self._registry().flows and await self._dags.load_definition(name)
+
+    async def _check_target(self, target: Target) -> None:
         """Raise now what would fail when a slot fires."""
         if (target.flow is None) == (target.queue is None):
             raise BadSchedule("a schedule requires either flow= or queue=, not both")
@@ -120,7 +128,8 @@ class ScheduleService:
             raise BadSchedule("order_key= only applies to queue=, not to flow=; the runs of a flow have no order")
         data = pack(target.input, "the input of a schedule")
         if target.flow is not None:
-            self._registry().flow(target.flow).definition.entry.handler.check_input(unpack(data))
+            if not await self._is_dag(target.flow):
+                self._registry().flow(target.flow).definition.entry.handler.check_input(unpack(data))
         else:
             self._job(target, None)
 
@@ -187,14 +196,19 @@ class ScheduleService:
                 # If a worker took that job meanwhile, the unit is refused.
                 unit.removes, unit.events = [replaces], [self._build_replaced(target, replaces)]
             return isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed)
-        flow = self._registry().flow(target.flow)
+        is_dag = await self._is_dag(target.flow)
+        commands = self._dags.commands if is_dag else self._commands
         if replaces is not None:
             # A separate commit before the slot fires: after a crash in between, the slot is still due and the next
             # scheduler finds the run ended. The run of the slot that fires now is never the one cancelled.
             try:
-                await self._commands.cancel(replaces, f"replaced by the slot {to_iso(move.slot)} of schedule {row.id}")
+                await commands.cancel(replaces, f"replaced by the slot {to_iso(move.slot)} of schedule {row.id}")
             except UnknownRun:
                 pass  # removed since
+        if is_dag:
+            priority = target.priority or 0
+            return await self._dags.commands.start(target.flow, id, pack(target.input), priority=priority, move=move)
+        flow = self._registry().flow(target.flow)
         return await self._commands.start(
             flow, id, pack(target.input), priority=target.priority or 0, cause=f"schedule-{row.id}", move=move
         )
@@ -220,7 +234,9 @@ class ScheduleService:
         row = await self.get(id)
         target = decode_target(row)
         new = f"{id}.{uuid7(self._clock.now_ms())}"
-        if target.flow is not None:
+        if target.flow is not None and await self._is_dag(target.flow):
+            await self._dags.commands.start(target.flow, new, pack(target.input), priority=target.priority or 0)
+        elif target.flow is not None:
             flow = self._registry().flow(target.flow)
             await self._commands.start(
                 flow, new, pack(target.input), priority=target.priority or 0, cause=f"schedule-{id}"

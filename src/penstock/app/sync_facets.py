@@ -1668,7 +1668,7 @@ class SyncWebhooks:
 
         Args:
             path: Its path, such as "shop/orders".
-            flow: The flow that each call starts, with the body as its input.
+            flow: The flow or dag that each call starts, with the body as its input.
             event: Or the kind of event that each call emits globally, with the body as its data.
             method: The HTTP method it accepts, or a list of methods.
             schema: JSON schema the body must match.
@@ -2127,7 +2127,8 @@ class SyncDags:
         return self._portal.call(self._facet.of_run(run))
 
     def deactivate(self, id: str) -> bool:
-        """Deactivate a dag: no more runs of it start; those that have started go on. Return False if it is already.
+        """Deactivate a dag: no more runs of it start, and its triggers are removed; runs that have started go on.
+        Return False if it is already.
 
         Args:
             id: The dag's id.
@@ -2135,7 +2136,8 @@ class SyncDags:
         return self._portal.call(self._facet.deactivate(id))
 
     def activate(self, id: str) -> bool:
-        """Activate a dag that was deactivated. Return False if it is active already.
+        """Activate a dag that was deactivated, with the triggers of its newest version. Return False if it is active
+        already.
 
         Args:
             id: The dag's id.

@@ -48,7 +48,7 @@ class Webhooks:
 
         Args:
             path: Its path, such as "shop/orders".
-            flow: The flow that each call starts, with the body as its input.
+            flow: The flow or dag that each call starts, with the body as its input.
             event: Or the kind of event that each call emits globally, with the body as its data.
             method: The HTTP method it accepts, or a list of methods.
             schema: JSON schema the body must match.
@@ -64,7 +64,7 @@ class Webhooks:
                 f"webhook {webhook.path!r} is declared by flow {registry.webhooks[webhook.path].flow!r}; change it "
                 "there, or use another path"
             )
-        if flow is not None and registry.flows:
+        if flow is not None and registry.flows and not await self._commands.is_dag(flow):
             registry.flow(flow)
         await self._write(StateWrite(PREFIX + webhook.path, msgspec.json.encode(webhook)))
         return webhook

@@ -8,7 +8,7 @@ import os
 import random
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
@@ -78,6 +78,10 @@ class _ClaimEngine:
         self.open = open_claim
 
 
+async def _register_nothing() -> None:
+    """Stand for an App without definitions in files."""
+
+
 @check_arguments
 class Workers:
     """The worker inside this process. An App runs one at a time; more need more processes, or more Apps."""
@@ -93,7 +97,9 @@ class Workers:
         file_bridges: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         make_runner: RunnerFactory | None = None,
         runner_factories: Mapping[str, Callable[[], Runner]] | None = None,
+        register_dags: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self._register_dags = register_dags or _register_nothing
         self._runtime = runtime
         self._store = runtime.store
         self._outages = runtime.committer.outages
@@ -354,13 +360,14 @@ class Workers:
         return limits
 
     async def _register_start_on(self) -> None:
-        """Register the waits by which events start flows, again after each reload."""
+        """Register the waits by which events start flows, and the dags in files, again after each reload."""
         kept: Registry | None = None
         with self._store.signals.listen("registry") as listener:
             while True:
                 try:
                     if kept is not (registry := self._registry()):
                         await self._start_on.register(registry.flows)
+                        await self._register_dags()
                         kept = registry
                 except StoreError as problem:
                     self._outages.report_failure("cannot register which events start flows, retrying", problem)

@@ -84,7 +84,7 @@ class Catalog:
 
     async def register(self, dag: Dag, queues: Mapping[str, str], notes: str) -> DagSummary:
         """Store a definition as the next version, unless it is that of the newest one. It is active then."""
-        fingerprint = digest(_encode(dag))
+        fingerprint = fingerprint_dag(dag)
         while True:
             row = await self._store.state(HEADS + dag.id)
             before = self._read(row) if row is not None else DagSummary(dag.id)
@@ -189,6 +189,11 @@ def _read_plan(data: bytes, version: int) -> Plan:
         return Plan(stored.dag, version, stored.queues)
     except KeyError as missing:
         raise msgspec.ValidationError(f"it has no node {missing}") from None
+
+
+def fingerprint_dag(dag: Dag) -> str:
+    """Return a hash of a definition: the same for the same one."""
+    return digest(_encode(dag))
 
 
 def head_key(id: str) -> str:

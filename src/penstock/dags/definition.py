@@ -21,6 +21,7 @@ from ..core.retry import RetryOption, RetryPolicy
 from ..core.text import MAX_SHOWN_CHARS, shorten
 from .expressions import Template
 from .spellings import lift_config
+from .triggers import Trigger, read_trigger
 
 MAX_NODES = 20_000
 MAX_SHOWN_CYCLE = 10
@@ -29,6 +30,7 @@ _DAG_KEYS = {"id": "id", "name": "name", "nodes": "nodes", "entryNodeId": "entry
     "delay": "delay",
     "delayMs": "delayMs",
     "entry_node_id": "entryNodeId",
+    "triggers": "triggers",
 }
 _NODE_KEYS = {key: key for key in ("id", "type", "inputs", "outputs", "config", "retry", "timeout", "delay")} | {
     "continueOnFail": "continueOnFail",
@@ -38,7 +40,6 @@ _NODE_KEYS = {key: key for key in ("id", "type", "inputs", "outputs", "config", 
 }
 # Part of the model, and not built: refuse what would be ignored.
 _ABSENT = {
-    "triggers": "dags have no triggers of their own yet; start one with app.dags.start",
     "maxConcurrency": "dags have no maxConcurrency yet; set concurrency= or max_active= of the executor's @node",
     "max_concurrency": "dags have no maxConcurrency yet; set concurrency= or max_active= of the executor's @node",
     "rateLimit": "set rate_limit= of the executor's @node: it holds for all workers",
@@ -81,6 +82,7 @@ class Dag(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
         delay_ms: How much later its first nodes start.
         entry_node_id: The node that the others are reached from; `find_warnings` names those that are not. Every node
             without inputs starts with the run.
+        triggers: What starts its runs: schedules, webhooks and events.
     """
 
     id: str
@@ -89,6 +91,7 @@ class Dag(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     priority: int = 0
     delay_ms: int = 0
     entry_node_id: str | None = None
+    triggers: tuple[Trigger, ...] = ()
 
 
 class DagWarning(msgspec.Struct, frozen=True):
@@ -114,10 +117,20 @@ class DagBuilder:
         name: A title for people.
         priority: Of its jobs; lower runs first.
         delay: Start its first nodes this much later.
+        triggers: What starts its runs: `{"schedule": "0 8 * * *"}`, `{"webhook": "expenses"}`, `{"event": "a.b"}`.
     """
 
-    def __init__(self, id: str, *, name: str = "", priority: int = 0, delay: Duration | None = None) -> None:
+    def __init__(
+        self,
+        id: str,
+        *,
+        name: str = "",
+        priority: int = 0,
+        delay: Duration | None = None,
+        triggers: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self._fields: dict[str, Any] = {"id": id, "name": name, "priority": priority, "delay": delay}
+        self._fields["triggers"] = list(triggers)
         self._nodes: list[dict[str, Any]] = []
 
     def add(
@@ -191,7 +204,8 @@ class _Reader:
             title = ""
         self._check_graph(nodes, fields.get("entryNodeId"))
         delay = self._duration(fields, "delay", "") or 0
-        found = Dag(id, tuple(nodes), title, self._priority(fields), delay, fields.get("entryNodeId"))
+        entry, triggers = fields.get("entryNodeId"), self._triggers(fields.get("triggers", ()))
+        found = Dag(id, tuple(nodes), title, self._priority(fields), delay, entry, triggers)
         if self.problems:
             raise DagInvalid(self.problems)
         return found
@@ -339,6 +353,18 @@ class _Reader:
         except (BadDuration, TypeError) as problem:
             self.problems.append(f"{f'{path}.{key}' if path else key}: {problem}")
             return None
+
+    def _triggers(self, value: Any) -> tuple[Trigger, ...]:
+        if not isinstance(value, list | tuple):
+            self.problems.append(f"triggers: must be a list, got {shorten(value)}")
+            return ()
+        found: list[Trigger] = []
+        for n, one in enumerate(value):
+            try:
+                found.append(read_trigger(one))
+            except PenstockError as problem:
+                self.problems.append(f"triggers[{n}]: {problem}")
+        return tuple(found)
 
     def _priority(self, fields: Mapping[str, Any]) -> int:
         try:

@@ -19,7 +19,18 @@ from ..durable.wait_records import build_cancelled_events, read_body
 from ..flows.run_commands import MAX_WAITS_READ, RunClosed
 from ..flows.run_record import FAILED, RUNNING
 from ..ports.store import RunRow, WaitRow
-from ..ports.unit import Committed, Conflict, NewEvent, Receipt, Refused, RunParent, SettleWait, StateWrite, Unit
+from ..ports.unit import (
+    Committed,
+    Conflict,
+    NewEvent,
+    Receipt,
+    Refused,
+    RunParent,
+    ScheduleMove,
+    SettleWait,
+    StateWrite,
+    Unit,
+)
 from ..worker.child_runs import follow_jobs
 from . import run_record as records
 from .decide import Decider, Decision
@@ -54,8 +65,11 @@ class DagCommands:
         parent: str | None = None,
         link: RunParent | None = None,
         replay_of: str | None = None,
+        move: ScheduleMove | None = None,
+        also: Sequence[NewEvent] = (),
     ) -> bool:
-        """Start a run with the newest version of a dag, or another one. Return False if a run with that id exists."""
+        """Start a run with the newest version of a dag, or another one, and append the events `also`. Return False if a
+        run with that id exists, or if another scheduler has moved the schedule."""
         engine = self._engine
         summary = await engine.catalog.get(dag)
         if not summary.is_active:
@@ -80,8 +94,9 @@ class DagCommands:
             return Unit(
                 unit_id,
                 run=builder.run_write(decision, 0),
-                events=builder.events(decision),
+                events=[*also, *builder.events(decision)],
                 jobs=builder.jobs(decision, due),
+                schedule=move,
                 state=[StateWrite(input_key(run), input)] if plan.keeps_input else [],
             )
 
@@ -90,7 +105,7 @@ class DagCommands:
             if receipt.record is not None and (other := records.decode(receipt.record, run).dag) != dag:
                 raise RunError(f"run {run!r} already exists and belongs to {other!r}, not {dag!r}; use another key")
             return False
-        return True
+        return not isinstance(receipt, Refused)
 
     async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> bool:
         """Append an event to a run: its nodes may wait for it. Return False if its key was used before."""

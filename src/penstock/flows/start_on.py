@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from ..commit.committer import CommitRequest
@@ -67,15 +67,18 @@ class StartOnWaits:
         self._unit_id = runtime.new_unit_id
 
     async def register(self, flows: Mapping[str, Flow]) -> None:
-        wanted = {wait.id: wait for flow in flows.values() for wait in self._waits_of(flow)}
+        await self.replace({wait.id: wait for flow in flows.values() for wait in self._waits_of(flow)}, flows)
+
+    async def replace(self, wanted: Mapping[str, NewWait], scopes: Container[str]) -> None:
+        """Register the waits by which events start the flows or dags `scopes`, and cancel their others."""
         stored: dict[str, WaitRow] = {}
         after: str | None = None
         while rows := await self._store.waits("", kind=FLOW, after=after):
             after = rows[-1].id
             stored.update((row.id, row) for row in rows)
         changes: list[WaitChange] = [wait for id, wait in wanted.items() if not _is_same(stored.get(id), wait)]
-        # Another process may know the flows that this one does not: keep their waits.
-        undeclared = [row.id for row in stored.values() if row.scope in flows and row.id not in wanted]
+        # Another process may know flows that this one does not: keep their waits.
+        undeclared = [row.id for row in stored.values() if row.scope in scopes and row.id not in wanted]
         changes += [SettleWait(id, "cancelled", lenient=True) for id in undeclared]
         if changes:
             unit = Unit(self._unit_id(), waits=changes)
@@ -85,10 +88,15 @@ class StartOnWaits:
         waits = []
         for on in flow.definition.start_on:
             match = dict(on.when) if isinstance(on.when, Mapping) else {}
-            id = f"f-{digest(f'{flow.name} {on.kind} {encode(match)!r}'.encode())}"
-            body = WaitBody(flow.name, 0, match=match)
-            waits.append(NewWait(id, "", flow.name, FLOW, encode(body), None, "", on.kind, index_key(match)))
+            waits.append(build_start_wait(flow.name, on.kind, match))
         return waits
+
+
+def build_start_wait(name: str, kind: str, match: dict[str, Any]) -> NewWait:
+    """Build the wait that stands for the start of a flow or dag by events of a kind."""
+    id = f"f-{digest(f'{name} {kind} {encode(match)!r}'.encode())}"
+    body = WaitBody(name, 0, match=match)
+    return NewWait(id, "", name, FLOW, encode(body), None, "", kind, index_key(match))
 
 
 def _is_same(row: WaitRow | None, wait: NewWait) -> bool:

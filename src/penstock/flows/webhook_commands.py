@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 import msgspec
@@ -38,10 +39,28 @@ class WebhookReceipt(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     key: str | None = None  # its idempotency key
 
 
+class DagStarts(Protocol):
+    """Starts runs of dags."""
+
+    async def start(self, dag: str, run: str, input: bytes, *, also: Sequence[NewEvent]) -> bool: ...
+
+
+class DagStarter(Protocol):
+    """What receives calls that start dags: the engine of dags, which this room does not know."""
+
+    @property
+    def commands(self) -> DagStarts: ...
+
+    async def load_definition(self, target: Any) -> bool: ...
+
+
 class WebhookCommands:
     """Receives calls, through one sink."""
 
-    def __init__(self, engine: FlowEngine, commands: FlowCommands, sink: CommandSink) -> None:
+    def __init__(
+        self, engine: FlowEngine, commands: FlowCommands, sink: CommandSink, dags: DagStarter | None = None
+    ) -> None:
+        self._dags = dags
         self._engine = engine
         self._runtime = engine.runtime
         self._commands = commands
@@ -79,6 +98,8 @@ class WebhookCommands:
     async def _start(
         self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: Caller
     ) -> WebhookReceipt:
+        if await self.is_dag(webhook.flow):
+            return await self._start_dag(webhook, data, key, method, caller)
         flow = self._runtime.registry().flow(str(webhook.flow))
         handler, value = flow.definition.entry.handler, unpack(data)
         handler.check_start(value, f"flow {flow.name!r}")
@@ -88,6 +109,22 @@ class WebhookCommands:
         run = run or uuid7(self._runtime.clock.now_ms())
         event = self._received(webhook, data, key, method, caller, {"run": run})
         is_new = await self._commands.start(flow, run, data, cause=f"webhook-{webhook.path}", also=[event])
+        return WebhookReceipt(webhook.path, is_new, run=run, key=key)
+
+    async def is_dag(self, name: str | None) -> bool:
+        """Return whether a webhook starts a dag."""
+        is_flow = name is None or name in self._runtime.registry().flows
+        return not is_flow and self._dags is not None and await self._dags.load_definition(name)
+
+    async def _start_dag(
+        self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: Caller
+    ) -> WebhookReceipt:
+        assert self._dags is not None
+        name = str(webhook.flow)
+        run = f"{name}-{digest(f'webhook {webhook.path} {key}'.encode())}" if key is not None else None
+        run = run or uuid7(self._runtime.clock.now_ms())
+        event = self._received(webhook, data, key, method, caller, {"run": run})
+        is_new = await self._dags.commands.start(name, run, data, also=[event])
         return WebhookReceipt(webhook.path, is_new, run=run, key=key)
 
     async def _emit(

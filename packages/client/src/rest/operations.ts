@@ -152,7 +152,7 @@ export interface CountQuery {
   reveal?: boolean
 }
 
-/** A graph of nodes. Attributes: id: Its name: `app.dags.start(id)`. nodes: Its nodes. name: A title for people. priority: Of its jobs; lower runs first. delay_ms: How much later its first nodes start. entry_node_id: The node that the others are reached from; `find_warnings` names those that are not. Every node without inputs starts with the run. */
+/** A graph of nodes. Attributes: id: Its name: `app.dags.start(id)`. nodes: Its nodes. name: A title for people. priority: Of its jobs; lower runs first. delay_ms: How much later its first nodes start. entry_node_id: The node that the others are reached from; `find_warnings` names those that are not. Every node without inputs starts with the run. triggers: What starts its runs: schedules, webhooks and events. */
 export interface Dag {
   id: string
   nodes: (Node)[]
@@ -160,6 +160,7 @@ export interface Dag {
   priority?: number
   delayMs?: number
   entryNodeId?: string | null
+  triggers?: (Trigger)[]
 }
 
 /** A definition, and what has changed in it. */
@@ -493,6 +494,12 @@ export interface EventQuery {
   limit?: number
   backward?: boolean
   reveal?: boolean
+}
+
+/** Starts a run with the data of each event of a kind that contains `match`. */
+export interface EventTrigger {
+  kind: string
+  match?: Record<string, any>
 }
 
 /** A handler to run. */
@@ -1008,6 +1015,14 @@ export interface ScheduleBody {
   orderKey?: string | null
 }
 
+/** Starts a run at each slot of a cron expression, or of an interval such as "15m". */
+export interface ScheduleTrigger {
+  cron?: string | null
+  every?: string | null
+  tz?: string
+  input?: any
+}
+
 /** A schedule: when it fires, what it starts, and how often it has fired. */
 export interface ScheduleView {
   id: string
@@ -1237,6 +1252,13 @@ export interface TreeBody {
   correlationId?: string | null
 }
 
+/** One of the three. */
+export interface Trigger {
+  schedule?: ScheduleTrigger | null
+  webhook?: WebhookTrigger | null
+  event?: EventTrigger | null
+}
+
 /** Which version; without one the newest. */
 export interface VersionQuery {
   version?: number | null
@@ -1342,6 +1364,12 @@ export interface WebhookReceipt {
   run?: string | null
   event?: string | null
   key?: string | null
+}
+
+/** Starts a run with the body of each call of a path with a method. */
+export interface WebhookTrigger {
+  path: string
+  method?: string
 }
 
 /** What a run waits for, in sentences. */

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
+from ...app.dag_files import check_dag_files
 from ...app.preflight import PreflightReport
 from ...settings import Settings
 from ..errors import warn
@@ -47,6 +48,8 @@ def check(
 async def _check(common: CommonOptions, flow: str | None, accept: list[str]) -> PreflightReport:
     check_dir(Settings.load({"dir": common.dir}).dir)  # without code every run would break
     async with build_admin_app(common) as app:
+        for problem in await check_dag_files(app):
+            warn(f"Warning: {problem}")
         return await app.runs.preflight(flow, accept=accept)
 
 

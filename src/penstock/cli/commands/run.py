@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ...app import App
+from ...app.dag_files import register_dag_files
 from ...core.ids import check_id
 from ...worker import recording
 from ..errors import EXIT_INTERRUPTED, warn
@@ -54,6 +55,7 @@ async def _run(flow: str, options: RunOptions, common: CommonOptions, all_work: 
     # What handlers print must stay out of an answer that a program reads.
     with nullcontext() if is_drawn else redirect_stdout(sys.stderr):
         async with build_worker_app(common) as app:
+            await register_dag_files(app)
             id = await _find_or_start(app, flow, options)
             is_shown = not common.json and app.settings.log_format == "pretty"
             with _hide_logged_failure(id) if is_shown else nullcontext():

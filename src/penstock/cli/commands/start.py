@@ -8,6 +8,7 @@ import sys
 from contextlib import redirect_stdout
 
 from ...app import App
+from ...app.dag_files import register_dag_files
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, RUN_DEFAULTS, CommonOptions, RunOptions
 from ..output import print_json, print_text
@@ -55,5 +56,7 @@ async def _start(flow: str, options: RunOptions, common: CommonOptions) -> tuple
     refuse_memory_store(common)
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
         async with build_worker_app(common, may_be_remote=True) as app:
+            if isinstance(app, App):
+                await register_dag_files(app)
             id, is_new = await start_run(app, flow, options)
             return id, not is_new

@@ -1,0 +1,50 @@
+"""Definitions of dags beside the worker files: `*.dag.json`, `*.dag.yaml`. A worker registers them when it starts."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import PenstockError, StoreError
+from ..dags.catalog import fingerprint_dag
+from ..dags.files import find_dag_files, read_dag_file
+
+if TYPE_CHECKING:
+    from .app import App
+
+log = logging.getLogger("penstock.dags")
+
+
+async def register_dag_files(app: App) -> None:
+    """Register each definition that no stored version has. A file that is wrong is logged, and the others go on.
+
+    A version that is stored already is not registered again: a worker with an older file does not undo a newer one."""
+    for path in list_dag_files(app):
+        try:
+            dag = read_dag_file(path)
+            known = await app._dag_engine.catalog.find(dag.id)
+            if known is None or fingerprint_dag(dag) not in {one.fingerprint for one in known.versions}:
+                await app.dags.register(dag, notes=f"from {path.name}")
+        except StoreError:
+            raise  # the caller tries again
+        except PenstockError as problem:
+            log.error("cannot register the dag in %s: %s", path, problem)
+
+
+async def check_dag_files(app: App) -> list[str]:
+    """Return what is wrong with the definitions beside the worker files."""
+    problems: list[str] = []
+    for path in list_dag_files(app):
+        try:
+            app.dags.check(read_dag_file(path))
+        except PenstockError as problem:
+            found = getattr(problem, "problems", None) or [str(problem)]
+            problems += [f"{path.name}: {one}" for one in found]
+    return problems
+
+
+def list_dag_files(app: App) -> list[Path]:
+    """Return the definitions beside the worker files of an App."""
+    folder = Path(app.settings.dir)
+    return find_dag_files(folder) if app._has_dir and folder.is_dir() else []

@@ -378,7 +378,7 @@ export interface EntityResultQuery {
   job?: string | null
   cursor?: string | null
   refused?: string | null
-  timeout?: number | string | null
+  timeout?: number | string
   reveal?: boolean
 }
 
@@ -436,7 +436,7 @@ export interface EntityView {
 export interface EntityWaitQuery {
   status: string
   urn?: string | null
-  timeout?: number | string | null
+  timeout?: number | string
   reveal?: boolean
 }
 
@@ -1826,14 +1826,14 @@ export interface Operations {
   /** Wait until an event has been handled, and return what it did. */
   getEntityResult: {
     path: { urn: string }
-    query: { event: string; urn?: string | null; n?: number | null; key?: string | null; job?: string | null; cursor?: string | null; refused?: string | null; timeout?: number | string | null; reveal?: boolean }
+    query: { event: string; urn?: string | null; n?: number | null; key?: string | null; job?: string | null; cursor?: string | null; refused?: string | null; timeout?: number | string; reveal?: boolean }
     body: { body?: never }
     answer: TransitionView
   }
   /** Wait until an entity is in a state, or in one of several. */
   waitForEntity: {
     path: { urn: string }
-    query: { status: string; urn?: string | null; timeout?: number | string | null; reveal?: boolean }
+    query: { status: string; urn?: string | null; timeout?: number | string; reveal?: boolean }
     body: { body?: never }
     answer: EntitySummary
   }

@@ -74,7 +74,7 @@ class EntityResultQuery(Query):
     job: str | None = None
     cursor: str | None = None
     refused: str | None = None
-    timeout: float | str | None = None
+    timeout: float | str = "30s"
 
 
 class EntityWaitQuery(Query):
@@ -82,7 +82,7 @@ class EntityWaitQuery(Query):
 
     status: str
     urn: str | None = None
-    timeout: float | str | None = None
+    timeout: float | str = "30s"
 
 
 class EntityDiagramQuery(Query):

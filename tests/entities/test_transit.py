@@ -45,13 +45,18 @@ def drive(machine: Machine, status: str, event: str, answers: dict[tuple[str, in
         return "cycle", asked
 
 
+def number(machine: Machine, one: Transition) -> int:
+    """Return the index of a transition. Two may be equal."""
+    return next(n for n, other in enumerate(machine.transitions) if other is one)
+
+
 def answer_of(machine: Machine, question: Any, answers: dict[tuple[str, int], Any]) -> tuple[str, Any]:
     match question:
         case AskCondition(transition=one):
-            n = machine.transitions.index(one)
+            n = number(machine, one)
             return f"if{n}", answers.get(("if", n), False)
         case RunActions(transition=one):
-            n = machine.transitions.index(one)
+            n = number(machine, one)
             return f"do{n}", answers.get(("do", n))
         case StatusChanged(before=before, after=after):
             return f"{before}>{after}", None
@@ -159,6 +164,8 @@ def make(*transitions: Transition, **states: Any) -> Machine:
         ([("go", "new", "old"), ("x", "old", "new")], {"finals": ["old"]}, "'old' is final, but x: old → new"),
         ([("go", "new", "b"), ("x", "b", "c"), ("y", "c", "b")], {"idles": ["new"]}, "never rest: b → c → b"),
         ([("go", "new", "")], {}, "needs from_ and to, got go: new → ?"),
+        ([("go", "new", "odl"), ("x", "new", "old")], {"finals": ["old"]}, "out of state 'odl', .*did you mean 'old'"),
+        ([("go", "new", "b")], {"idles": ["new"]}, "out of state 'b', .*add it to states.finals"),
         ([], {}, "no transitions"),
         ([("go", "new", "old")], {"idles": ["old"], "finals": ["old"]}, "both in states.idles and in states.finals"),
     ],

@@ -276,7 +276,7 @@ async def _act(common: CommonOptions, id: str, refusal: str, act: Callable[[App]
     async with build_store_app(common) as app:
         row = await app.jobs.get(id)
         if row.run is not None and row.state in (JobState.FAILED, JobState.CANCELLED):
-            refusal = f"it is a step of run {row.run}; run `penstock runs retry {row.run}`"
+            refusal = f"to retry its step, run `penstock runs retry {row.run}`"
         if row.run is not None and row.state is JobState.SUSPENDED:
             text = await _describe_waits(app, row)
             refusal = f"it is {text or 'waiting'}. `penstock doctor {row.run}` explains how to resolve the wait"

@@ -24,6 +24,7 @@ from ..preview import DryRun, IfAttempt, print_dry_run
 from ..run_view import error_lines
 from ..session import build_store_app, build_worker_app
 from ..tables import print_object, print_result, print_rows
+from .enqueue import find_queue
 
 jobs = Commands(name="jobs", help="List the jobs of a queue; show, inspect, execute, retry, cancel or remove one.")
 _ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
@@ -120,7 +121,7 @@ def execute(
     Parameters
     ----------
     queue
-        The queue of the handler.
+        The queue of the handler, or its job.
     """
     last = asyncio.run(_execute(common, queue, read_input(input), name, key))
     return 0 if last == "completed" else EXIT_FAILED
@@ -129,6 +130,7 @@ def execute(
 async def _execute(common: CommonOptions, queue: str, value: Any, name: str | None, key: str | None) -> str:
     last = ""
     async with build_worker_app(common) as app:
+        queue, name = await find_queue(app, queue, name)
         async for frame in app.jobs.execute(queue, value, name=name, key=key):
             last = frame.event
             text = msgspec.json.encode(frame.data).decode()

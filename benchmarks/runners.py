@@ -19,6 +19,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -30,135 +31,16 @@ from pathlib import Path
 
 from penstock import App
 
-JOBS_PY = """
-import asyncio
-import time
-from pathlib import Path
-
-from penstock import SyncContext, job
-
-
-@job(queue="loop")
-async def on_loop(input):
-    return input
-
-
-@job(queue="thread")
-def on_thread(input):
-    return input
-
-
-@job(queue="process", runner="process")
-async def in_process(input):
-    return input
-
-
-@job(queue="compute", runner="process")
-def compute(n):
-    return sum(i * i for i in range(n))
-
-
-def stopped(file):
-    Path(file).write_text(str(time.time()))
-
-
-@job(queue="stop-loop")
-async def stop_loop(file):
-    try:
-        await asyncio.sleep(60)
-    finally:
-        stopped(file)
-
-
-@job(queue="stop-thread")
-def stop_thread(file):
-    try:
-        while True:
-            time.sleep(0.01)
-    finally:
-        stopped(file)
-
-
-@job(queue="stop-process", runner="process")
-def stop_process(file):
-    try:
-        time.sleep(60)
-    finally:
-        stopped(file)
-"""
-NODE_TS = """
-export const queue = 'node'
-export default async (input: unknown) => input
-"""
-STOP_TS = """
-import { writeFileSync } from 'node:fs'
-import { setTimeout as sleep } from 'node:timers/promises'
-export const queue = 'stop-node'
-export default async (file: string, ctx: any) => {
-  try {
-    await sleep(60_000, undefined, { signal: ctx.signal })
-  } finally {
-    writeFileSync(file, String(Date.now() / 1000))
-  }
-}
-"""
-STEP_TS = """
-export const queue = 'steps'
-export const config = {{ flow: {{ id: 'three', role: '{role}', step: '{step}', {more} }} }}
-export default async (input: unknown, ctx: any) => {{ {body} }}
-"""
-STEPS = {
-    "one": STEP_TS.format(role="main", step="one", more="emits: ['one.done']", body="ctx.emit('one.done')"),
-    "two": STEP_TS.format(
-        role="step", step="two", more="triggers: 'one.done', emits: ['two.done']", body="ctx.emit('two.done')"
-    ),
-    "three": STEP_TS.format(role="step", step="three", more="triggers: 'two.done'", body="return null"),
-}
 RUNNERS = ("loop", "thread", "process", "node")
-IMPORT = "import asyncio, msgspec, penstock, penstock.host.host"
-START = {
-    "new interpreter": "import subprocess, sys\n"
-    "process = subprocess.Popen([sys.executable, '-c', {report!r}], stdout=subprocess.PIPE)\n"
-    "print(process.communicate()[0].decode())",
-    "fork of one that has imported it": "import os, sys\n{imports}\nimport time, resource\nbegan = time.perf_counter()\n"
-    "pid = os.fork()\n"
-    "if pid == 0:\n    exec({report!r})\n    sys.stdout.flush()\n    os._exit(0)\n"
-    "os.waitpid(pid, 0)",
-}
-REPORT = """
-import json, resource, time
-{imports}
-own = sum(int(line.split()[1]) for line in open('/proc/self/smaps_rollup') if line.startswith('Private_'))
-used = resource.getrusage(resource.RUSAGE_SELF)
-print(json.dumps([(used.ru_utime + used.ru_stime) * 1000, own / 1024]))
-"""
-SUB_INTERPRETER = """
-import json, resource, sys, time
-try:
-    import _xxsubinterpreters as sub
-except ImportError:
-    import _interpreters as sub
-{imports}
-def rss():
-    return int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize() / 2**20
-before, began, memory = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter(), rss()
-id = sub.create()
-sub.run_string(id, {imports!r})
-after = resource.getrusage(resource.RUSAGE_SELF)
-cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-print(json.dumps([cpu * 1000, rss() - memory]))
-"""
+FILES = Path(__file__).with_name("runner_workers")
+START = Path(__file__).with_name("runner_start.py")
 
 
 @asynccontextmanager
 async def worker(**options: int) -> AsyncIterator[tuple[App, Path]]:
     """Run an App with all handlers, and its worker, in an empty folder."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "workers"
-        folder.mkdir()
-        files = {"jobs.py": JOBS_PY, "node.ts": NODE_TS, "stop_node.ts": STOP_TS}
-        for file, text in {**files, **{f"{step}.ts": text for step, text in STEPS.items()}}.items():
-            (folder / file).write_text(text)
+        folder = shutil.copytree(FILES, Path(name) / "workers")
         concurrency = options.pop("concurrency", 10)
         async with App(":memory:", str(folder), **options) as app:  # type: ignore[arg-type]
             assert not app.registry.problems, app.registry.problems
@@ -241,27 +123,20 @@ async def measure_stop(rounds: int = 10) -> None:
             print(f"  {runner:8} median {statistics.median(taken):6.1f} ms   longest {max(taken):6.1f} ms")
 
 
-def start_once(program: str) -> list[float]:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
-    found: list[float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
-
-
 async def measure_start(rounds: int = 7) -> None:
-    report = REPORT.format(imports=IMPORT)
-    kinds = {name: text.format(report=report, imports=IMPORT) for name, text in START.items()}
-    kinds["sub-interpreter"] = SUB_INTERPRETER.format(imports=IMPORT)
-    found: dict[str, list[list[float]]] = {name: [] for name in kinds}
+    kinds = ("spawn", "fork", "sub-interpreter")
+    found: dict[str, list[list[float]]] = {kind: [] for kind in kinds}
     for _round in range(rounds):
-        for name, program in kinds.items():
-            try:
-                found[name].append(start_once(program))
-            except subprocess.CalledProcessError as problem:
-                print(f"  {name}: {problem.stderr.strip().splitlines()[-1]}")
-                return
-    for name, rows in found.items():
+        for kind in kinds:
+            done = subprocess.run([sys.executable, str(START), kind], capture_output=True, text=True)
+            if done.returncode:
+                found.pop(kind, None)
+                print(f"  {kind}: {done.stderr.strip().splitlines()[-1]}")
+                continue
+            found[kind].append(json.loads(done.stdout))
+    for kind, rows in found.items():
         cpu, memory = (statistics.median(column) for column in zip(*rows, strict=True))
-        print(f"  {name:34} CPU {cpu:6.1f} ms   memory of its own {memory:5.1f} MB")
+        print(f"  {kind:16} CPU {cpu:6.1f} ms   memory of its own {memory:5.1f} MB")
 
 
 FIGURES: dict[str, Callable[[], Awaitable[None]]] = {

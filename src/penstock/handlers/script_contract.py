@@ -38,7 +38,8 @@ def read_script(
     thread = _take_thread(config, found.file)
     definition = read_module(_make_stand_in(found.file), found.queue, config, name, found.file)
     if isinstance(definition, FlowDefinition):
-        return replace(definition, entry=replace(definition.entry, handler=_in_node(definition.entry.handler, found, thread)))
+        handler = _in_node(definition.entry.handler, found, thread)
+        return replace(definition, entry=replace(definition.entry, handler=handler))
     return replace(definition, handler=_in_node(definition.handler, found, thread))
 
 

@@ -92,6 +92,7 @@ async def test_a_mounted_application_serves_an_app_that_the_user_opens(mount: Ca
     assert not app._is_open  # the site's lifespan closed it
 
 
+@pytest.mark.spec("000-3.39")
 @FRAMEWORKS
 async def test_streams_and_sockets_work_through_a_mount(mount: Callable[..., Any]) -> None:
     app = App(":memory:", handlers=())
@@ -111,6 +112,7 @@ async def test_streams_and_sockets_work_through_a_mount(mount: Callable[..., Any
             assert found == [0, 1, 2]
 
 
+@pytest.mark.spec("000-3.39", "000-9.5")
 @FRAMEWORKS
 async def test_the_sessions_of_the_site_are_enough(mount: Callable[..., Any]) -> None:
     async def authenticate(connection: Any) -> Caller | None:

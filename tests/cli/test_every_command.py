@@ -46,6 +46,7 @@ MORE = {  # required options
     "events": ["some-id"],
     "logs": ["some-id"],
     "import pgboss": ["--from", "postgresql://nobody@127.0.0.1:1/nothing"],
+    "jobs execute": ["--timeout", "10ms"],
     "jobs list": ["--state", "waiting"],
     "outbox create": ["--in", "sqlite:///mine.db"],
     "outbox list": ["--in", "sqlite:///mine.db"],
@@ -221,6 +222,7 @@ def test_reading_creates_no_store(refused: Callable) -> None:
         "doctor",
         "import",
     }
+    creates_one |= {"jobs execute", "entities emit"}
     creates_one |= {"check", "dags register", "import pgboss", "outbox relay", "migrate"}
     for name in sorted(EVERY.keys() - creates_one):
         assert refused(*call_of(name)) in ("not_found", "unknown_run"), name

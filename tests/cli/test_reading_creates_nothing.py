@@ -17,6 +17,7 @@ import redis_server
 
 STARTS_WORK = {"run", "start", "worker", "dev", "emit", "enqueue", "schedules add", "import", "import pgboss"}
 STARTS_WORK |= {"dags register", "outbox relay", "migrate", "serve", "tokens add", "webhooks add"}
+STARTS_WORK |= {"jobs execute", "entities emit"}
 CHANGES = {"fire", "state set", "state delete", "tokens revoke", "webhooks receive", "webhooks remove"}
 CHANGES |= {f"waits {verb}" for verb in ("resolve", "cancel", "token")}
 CHANGES |= {f"runs {verb}" for verb in ("pause", "resume", "cancel", "retry", "replay", "fork")}

@@ -17,6 +17,7 @@ import pytest
 from hostile import VALUES, complain
 
 from penstock import App, flow, job
+from penstock.app.entities import Emission
 from penstock.settings import list_names
 
 FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
@@ -61,6 +62,8 @@ USUAL: dict[str, Any] = {
     "old": 1,
     "new": 2,
     "urn": "urn:order:7",
+    "status": "paid",
+    "emission": Emission("urn:order:7", "x.urn--order--7", "paid", 1),
 }
 
 

@@ -222,8 +222,8 @@ def test_reading_creates_no_store(refused: Callable) -> None:
         "doctor",
         "import",
     }
-    creates_one |= {"jobs execute", "entities emit"}
     creates_one |= {"check", "dags register", "import pgboss", "outbox relay", "migrate"}
+    creates_one |= {"jobs execute", "entities emit"}
     for name in sorted(EVERY.keys() - creates_one):
         assert refused(*call_of(name)) in ("not_found", "unknown_run"), name
     assert not Path(".penstock").exists() or not list(Path(".penstock").iterdir())

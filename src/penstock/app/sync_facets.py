@@ -12,6 +12,7 @@ from ..core.durations import Duration
 from ..core.events import Event
 from ..core.retry import RetryOption
 from ..core.signatures import Signature
+from ..dags.breakers import BreakerState
 from ..dags.catalog import DagSummary
 from ..dags.definition import Dag, DagWarning
 from ..entities.reducer import EntityView, TransitionView
@@ -30,7 +31,7 @@ from .app import App
 from .arguments import UNSET, NoInput, StartOptions
 from .bridges import BridgeView
 from .dags import DagComparison, Dags
-from .dead_letters import DeadLetters, ErrorGroup, RedriveResult
+from .dead_letters import DeadLetters, ErrorGroup
 from .diagnosis import Check
 from .entities import Emission, Entities, EntitySummary, EntityType
 from .events import Events, Subscriber, Unsubscribe
@@ -41,6 +42,7 @@ from .jobs import Jobs
 from .log_lines import LogView
 from .portal import Portal
 from .queues import Queues
+from .redrive import RedriveResult
 from .run_bulk import BulkAction, BulkResult
 from .run_handle import R, Run
 from .runs import I, Runs
@@ -2202,6 +2204,19 @@ class SyncDags:
             node: Only this node. Default: every failed one.
         """
         return self._portal.call(self._facet.retry(run, node=node))
+
+    def breakers(self) -> Sequence[BreakerState]:
+        """Return the circuit breakers that have counted failures: closed, open or half-open."""
+        return self._portal.call(self._facet.breakers())
+
+    def reset_breaker(self, type: str, key: str = "") -> bool:
+        """Close a circuit breaker. Return False if it is closed and has counted no failures.
+
+        Args:
+            type: Type of the nodes that it guards.
+            key: Which one, if the type has one for each value of a key.
+        """
+        return self._portal.call(self._facet.reset_breaker(type, key))
 
 
 class SyncEntities:

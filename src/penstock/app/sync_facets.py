@@ -30,7 +30,7 @@ from .app import App
 from .arguments import UNSET, NoInput, StartOptions
 from .bridges import BridgeView
 from .dags import DagComparison, Dags
-from .dead_letters import DeadLetters, ErrorGroup, RedriveResult
+from .dead_letters import DeadLetters, ErrorGroup
 from .diagnosis import Check
 from .entities import Emission, Entities, EntitySummary, EntityType
 from .events import Events, Subscriber, Unsubscribe
@@ -41,6 +41,7 @@ from .jobs import Jobs
 from .log_lines import LogView
 from .portal import Portal
 from .queues import Queues
+from .redrive import RedriveResult
 from .run_bulk import BulkAction, BulkResult
 from .run_handle import R, Run
 from .runs import I, Runs

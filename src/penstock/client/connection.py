@@ -211,7 +211,7 @@ class Connection:
 
     async def stream(self, method: str, path: str, body: Any) -> AsyncGenerator[Message]:
         """Yield the messages of one answer; raise StoreUnavailable if the connection is lost."""
-        content, headers = msgspec.json.encode(body), {"content-type": "application/json"}
+        content, headers = msgspec.json.encode(to_plain(body, "the request")), {"content-type": "application/json"}
         try:
             request = self._http.stream(
                 method, path, params=self._always, content=content, headers=headers, timeout=None

@@ -8,13 +8,14 @@ from typing import Any, Literal, cast, overload
 
 from ..app.arguments import UNSET
 from ..app.dags import DagComparison
-from ..app.dead_letters import ErrorGroup, RedriveResult
+from ..app.dead_letters import ErrorGroup
 from ..app.diagnosis import Check
 from ..app.entities import Emission, EntitySummary, EntityType
 from ..app.executions import ExecutionFrame
 from ..app.log_lines import LogView
 from ..app.portal import Portal
 from ..app.preflight import PreflightReport
+from ..app.redrive import RedriveResult
 from ..app.run_bulk import BulkAction, BulkResult
 from ..app.tokens import VIEWER, Role, Token
 from ..app.views import (

@@ -24,6 +24,7 @@ from ..preview import DryRun, IfAttempt, print_dry_run
 from ..run_view import error_lines
 from ..session import build_store_app, build_worker_app
 from ..tables import print_object, print_result, print_rows
+from .enqueue import find_queue
 
 jobs = Commands(name="jobs", help="List the jobs of a queue; show, inspect, execute, retry, cancel or remove one.")
 _ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
@@ -120,7 +121,7 @@ def execute(
     Parameters
     ----------
     queue
-        The queue of the handler.
+        The queue of the handler, or its job.
     """
     last = asyncio.run(_execute(common, queue, read_input(input), name, key))
     return 0 if last == "completed" else EXIT_FAILED
@@ -129,6 +130,7 @@ def execute(
 async def _execute(common: CommonOptions, queue: str, value: Any, name: str | None, key: str | None) -> str:
     last = ""
     async with build_worker_app(common) as app:
+        queue, name = await find_queue(app, queue, name)
         async for frame in app.jobs.execute(queue, value, name=name, key=key):
             last = frame.event
             text = msgspec.json.encode(frame.data).decode()
@@ -274,7 +276,7 @@ async def _act(common: CommonOptions, id: str, refusal: str, act: Callable[[App]
     async with build_store_app(common) as app:
         row = await app.jobs.get(id)
         if row.run is not None and row.state in (JobState.FAILED, JobState.CANCELLED):
-            refusal = f"it is a step of run {row.run}; run `penstock runs retry {row.run}`"
+            refusal = f"to retry its step, run `penstock runs retry {row.run}`"
         if row.run is not None and row.state is JobState.SUSPENDED:
             text = await _describe_waits(app, row)
             refusal = f"it is {text or 'waiting'}. `penstock doctor {row.run}` explains how to resolve the wait"

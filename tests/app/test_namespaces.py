@@ -137,7 +137,7 @@ async def test_a_namespace_is_not_named_as_the_prefix_of_another(first: str) -> 
     async with App(url, namespace=first, handlers=[greet, mail]) as app:
         await app.start("greet", "Ada", key="one")
         await app.enqueue("mail", "hi", key="two")
-    with pytest.raises(ConfigError, match="'bull'.* would "):
+    with pytest.raises(ConfigError, match=r"'bull'.* would "):
         async with App(url, namespace=second, handlers=[greet]):
             pass
 

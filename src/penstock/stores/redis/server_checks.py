@@ -37,7 +37,9 @@ async def check_prefix(client: Client, namespace: str, prefix: str, *, claims_it
     where = f"prefix {prefix!r} of {client.topology}"
     way_out = "add ?prefix={namespace}:bull to the URL"
     if prefix == namespace:
-        raise ConfigError(f"{where} is also the namespace, so queues would write its keys; {way_out}, or remove ?prefix=")
+        raise ConfigError(
+            f"{where} is also the namespace, so queues would write its keys; {way_out}, or remove ?prefix="
+        )
     if claims_it:
         await client.call("SET", f"{prefix}:penstock:namespace", namespace, "NX")
     check_owner(await prefix_owner(client, prefix), namespace, where, way_out)

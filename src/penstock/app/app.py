@@ -402,6 +402,7 @@ class App:
         *,
         name: str | None = None,
         key: str | None = None,
+        timeout: Duration | None = None,
     ) -> AsyncIterator[ExecutionFrame]:
         """Run one handler now, recorded as a plain job, and yield its frames; see `app.jobs.execute`.
 
@@ -410,8 +411,9 @@ class App:
             input: What the handler receives.
             name: Name of the job, if several handlers share the queue.
             key: Idempotency key.
+            timeout: Raise WaitTimeout if the job has not ended after this long.
         """
-        return self.jobs.execute(queue, input, name=name, key=key)
+        return self.jobs.execute(queue, input, name=name, key=key, timeout=timeout)
 
     async def enqueue(
         self,

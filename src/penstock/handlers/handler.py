@@ -21,7 +21,7 @@ from ..core.retry import RetryPolicy
 from ..core.schemas import UnknownFields, Validator, make_validator, needs_validation
 from ..core.text import shorten
 from ..durable.declared_waits import Await, read_await
-from ..ports.runner import HandlerRef
+from ..ports.runner import Gate, HandlerRef, NodeBinding
 from ..ports.unit import KeepJobs, RateLimit
 from .fingerprint import compute_fingerprint
 from .options import (
@@ -46,6 +46,8 @@ class Handler:
     """A function with its options."""
 
     bound_parameters: ClassVar[frozenset[str]] = frozenset()  # that are neither the input nor the ctx
+    binding: ClassVar[NodeBinding | None] = None  # of the executor of a node
+    gate: ClassVar[Gate | None] = None  # asked before each call
 
     name: str
     fn: Callable[..., Any]

@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..core.errors import DefinitionError, NodeMissing
 from ..ports.script_files import Evaluate, ScriptDescription, ScriptFunction
 from .decorators import FlowDefinition, StepDefinition
 from .handler import Handler, JobDefinition
 from .module_contract import read_module
+from .nodes import NodeDefinition, NodeHandler
 
 _DEFAULT_EXPORT = re.compile(r"^[ \t]*(?:export\s+default\b|module\.exports\b|export\s*\{)", re.MULTILINE)
 _AWAITED = frozenset(("where", "delay", "match", "payload"))  # of a declared wait: an attempt calls them
@@ -21,7 +22,7 @@ _ROUTED = frozenset(("when", "map"))  # of a subscription: a worker calls them a
 
 def read_script(
     found: ScriptDescription, name: str, evaluate: Evaluate
-) -> FlowDefinition | StepDefinition | JobDefinition | None:
+) -> FlowDefinition | StepDefinition | JobDefinition | NodeDefinition | None:
     """Read what a worker file defines; None for a file without a handler."""
     if not found.has_handler:
         if found.has_config:
@@ -37,6 +38,8 @@ def read_script(
     definition = read_module(_make_stand_in(found.file), found.queue, config, name, found.file)
     if isinstance(definition, FlowDefinition):
         return replace(definition, entry=replace(definition.entry, handler=_in_node(definition.entry.handler, found)))
+    if isinstance(definition, NodeDefinition):
+        return NodeDefinition(cast(NodeHandler, _in_node(definition.handler, found)))
     return replace(definition, handler=_in_node(definition.handler, found))
 
 

@@ -57,6 +57,14 @@ class HandlerRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     version: str = ""  # of the file and what it imports; another one after a change. Empty for Python
 
 
+class NodeBinding(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What the executor of a node receives besides its input."""
+
+    config: Any = None  # rendered, and not converted to its model
+    followers: tuple[str, ...] = ()  # ids of the nodes after it: `Next` may name these
+    skipped: tuple[str, ...] = ()  # ids of inputs that were skipped
+
+
 class Task(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One attempt, as data: what to call, with which input, and which attempt it is."""
 
@@ -75,6 +83,7 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     timeout_s: float | None = None
     memos: Mapping[str, bytes] = {}  # what earlier attempts recorded, by name
     awaited: Any = None  # the event, or the trigger's data, of a declared wait
+    node: NodeBinding | None = None  # for the executor of a node
 
 
 class Channel(Protocol):
@@ -105,6 +114,14 @@ class Channel(Protocol):
         handler, and raise them from `Runner.run`. `site` is the line of the handler that makes the call. A host whose
         handler makes concurrent calls sets `is_branch`, and posts `Blocked` when every branch waits for an answer.
         """
+        ...
+
+
+class Gate(Protocol):
+    """Decides whether an attempt may call its handler now, and learns how the call ended."""
+
+    async def call(self, run: Callable[[], Awaitable[Any]]) -> Any:
+        """Call `run` and return its result, or raise instead: RateLimited, or an error that is retried."""
         ...
 
 

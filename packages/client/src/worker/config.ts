@@ -96,6 +96,10 @@ export interface QueueConfig<Input = any> {
   outputSchema?: Schema
   unknownFields?: 'refuse' | 'ignore' | (string & {})
   dlq?: { enabled?: boolean; queue?: string }
+  /** The type of node that this file executes, and a schema of the config of such nodes. */
+  node?: string | { type: string; config?: Schema }
+  /** The circuit breaker of an executor, shared by all workers. */
+  breaker?: { failures?: number; openFor?: Duration; key?: string }
   keepCompleted?: unknown
   keepFailed?: unknown
   removeOnComplete?: unknown

@@ -8,6 +8,7 @@ import { Worker } from 'node:worker_threads'
 import { Attempt, makeContext } from './context.mjs'
 import { describe } from './describe.mjs'
 import { configOf, exportsOf, handlerOf, install, load } from './modules.mjs'
+import { NODE_OUTCOME, Permanent, Retry } from './penstock.mjs'
 import { keepErrorOptions, toError, toJson } from './values.mjs'
 
 const MAX_FRAME_BYTES = 1024 * 1024
@@ -55,10 +56,31 @@ async function run(number, task) {
     const config = configOf(exports)
     const input = await check(config.inputSchema, task.input ?? null, `the input of '${task.handler.name}'`)
     const result = await handler(input, makeContext(attempt, task, input))
-    end(number, attempt, { type: 'done', result: await check(config.outputSchema, result ?? null, `the result of '${task.handler.name}'`) })
+    end(number, attempt, { type: 'done', result: await settle(task, result ?? null, (data) => check(config.outputSchema, data, `the result of '${task.handler.name}'`)) })
   } catch (problem) {
     end(number, attempt, { type: 'error', error: toError(problem) })
   }
+}
+
+/** Return the result in the form that is stored: what the executor of a node returns may be more than data. */
+async function settle(task, result, checked) {
+  const kind = task.node && result !== null && typeof result === 'object' ? result[NODE_OUTCOME] : undefined
+  if (kind === 'skip') return { $penstock: 'skip', reason: result.reason }
+  if (kind === 'fail') throw toFailure(result)
+  if (kind !== 'next') {
+    if (task.node && result !== null && typeof result === 'object' && '$penstock' in result) throw new Permanent("an executor cannot return an object with the key '$penstock'; it is reserved")
+    return checked(result)
+  }
+  const known = task.node.followers ?? []
+  const wrong = result.nodes.find((id) => !known.includes(id))
+  if (wrong !== undefined) throw new Permanent(`next names '${wrong}', which does not follow this node; nodes after it: ${known.join(', ') || 'none'}`)
+  return { $penstock: 'next', nodes: result.nodes, data: await checked(result.data ?? null) }
+}
+
+function toFailure({ reason, retry }) {
+  if (retry === false) return new Permanent(reason)
+  if (retry !== true) return new Retry(reason, { after: retry })
+  return Object.assign(new Error(reason), { name: 'NodeFailed', code: 'node_failed' })
 }
 
 /** Send how the handler ended, unless the worker has given the attempt up. */

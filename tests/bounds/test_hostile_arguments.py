@@ -28,7 +28,7 @@ SEED = 2030
 # Objects that implement a protocol of ours: a wrong one is a programming error that Python reports well.
 PROTOCOLS = {"clock", "store", "runner"}
 # Not for users, and what would end the App.
-INTERNAL = {"app.open_claim", "app.open", "app.close", "events.close", "workers.close", "dead_letters.retry_step"}
+INTERNAL = {"app.open_claim", "app.open", "app.close", "events.close", "workers.close"}
 WAITS = {"workers.run", "workers.background", "outbox.relay", "outbox.background"}
 USUAL: dict[str, Any] = {
     "flow": "shop",

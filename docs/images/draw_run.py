@@ -1,4 +1,4 @@
-"""Draws run.svg, the picture in the README: a real run of the shop, at three moments.
+"""Draws run.svg, the picture of the example shop: a real run of the shop, at three moments.
 
 python docs/images/draw_run.py
 """

@@ -48,6 +48,7 @@ class SettingOptions(TypedDict, total=False):
     unknown_fields: Literal["refuse", "ignore"] | None
     node: str | None
     node_memory: int | None
+    node_threads: int | None
     queues: Names | None
     stream_types: Names | None
     http_allow: Names | None
@@ -102,6 +103,7 @@ class Settings:
     unknown_fields: Literal["refuse", "ignore"] = "refuse"
     node: str = ""
     node_memory: int = 0
+    node_threads: int = 0
     queues: tuple[str, ...] = ()
     stream_types: tuple[str, ...] = ()
     http_allow: tuple[str, ...] = ()
@@ -240,7 +242,7 @@ _COUNTS = {
     "max_depth": 0,
     "port": 0,
     "buffer_limit": 1000,
-    "node_memory": 0,
+    **dict.fromkeys(("node_memory", "node_threads"), 0),
     **dict.fromkeys(("keep_runs", "keep_jobs", "keep_events", "keep_entity_events"), 0),
     **dict.fromkeys(("process_pool", "process_jobs", "process_memory", "process_cpu", "process_files"), 0),
 }
@@ -274,18 +276,18 @@ def _convert(name: str, value: Any) -> Any:
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
             raise ValueError(
-                f'{name} must be a list of strings or a comma-separated string such as "a,b", got {shorten(value)}'
+                f'must be a list of strings or a comma-separated string such as "a,b", got {shorten(value)}'
             )
         words = [check_text(part, name).strip() for part in parts]
         bad = next((word for word in words if name == "process_env" and word and "=" not in word), None)
         if bad is not None:
-            raise ValueError(f'process_env must be a list of variables such as "MODE=fast", got {shorten(bad)}')
+            raise ValueError(f'must be a list of variables such as "MODE=fast", got {shorten(bad)}')
         label = _LISTED_NAMES.get(name)
         return tuple(check_name(word, label) if label is not None else word for word in words if word)
     if name == "namespace":
         return check_namespace(value)
     if name in _CHOICES and (not isinstance(value, str) or value not in _CHOICES[name]):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, _CHOICES[name]))}, got {shorten(value)}")
+        raise ValueError(f"must be one of {', '.join(map(repr, _CHOICES[name]))}, got {shorten(value)}")
     return check_text(value, name, MAX_URL_CHARS)
 
 
@@ -296,20 +298,20 @@ def _count(name: str, value: Any) -> int:
         # Python reads no number of more than 4300 digits.
         count = int(value) if len(value) < 100 else MAX_COUNT + 1
     if isinstance(count, bool) or not isinstance(count, int) or count < _COUNTS[name]:
-        raise ValueError(f"{name} must be a whole number of at least {_COUNTS[name]}, got {shorten(value)}")
+        raise ValueError(f"must be a whole number of at least {_COUNTS[name]}, got {shorten(value)}")
     if name == "port" and count > MAX_PORT:
-        raise ValueError(f"port must be at most {MAX_PORT}, got {shorten(value)}")
+        raise ValueError(f"must be at most {MAX_PORT}, got {shorten(value)}")
     if count > MAX_COUNT:
-        raise ValueError(f"{name} must be at most {MAX_COUNT:,}, got {shorten(value)}")
+        raise ValueError(f"must be at most {MAX_COUNT:,}, got {shorten(value)}")
     return count
 
 
 def _duration(name: str, value: Any) -> int | None:
     if isinstance(value, str) and value in ("never", "off"):
         if not name.startswith("retain_"):
-            raise ValueError(f"{name} cannot be switched off; use a duration such as 30s")
+            raise ValueError("cannot be switched off; use a duration such as 30s")
         return None
     ms = to_ms(value)
     if name in _MIN_DURATIONS_MS and ms < _MIN_DURATIONS_MS[name]:
-        raise ValueError(f"{name} must be at least {_MIN_DURATIONS_MS[name]}ms, got {ms}ms")
+        raise ValueError(f"must be at least {_MIN_DURATIONS_MS[name]}ms, got {ms}ms")
     return ms

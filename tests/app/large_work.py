@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from penstock import App, Context, flow, job
-from penstock.app.export import export_run, import_runs
+from penstock.app.export import export_run
+from penstock.app.run_import import import_runs
 from penstock.ports.store import Retention
 from penstock.ports.unit import StateWrite, Unit
 

@@ -69,7 +69,7 @@ async def test_a_follower_misses_nothing_while_many_processes_write(app: Callabl
 
         async def write(n: int) -> None:
             for _ in range(each):
-                await one.events.append(f"nq:entity:e{n}", "entity.changed", n)
+                await one.events.append(f"nq:entity:e{n}", "stock.changed", n)
 
         async with asyncio.timeout(30):
             await asyncio.gather(follow(), *map(write, range(writers)))
@@ -98,7 +98,7 @@ async def test_streams_of_a_type_newest_first(app: Callable[..., Any], clock: Fa
     async with app(*HANDLERS, clock=clock) as one:
         for name in ("c", "a", "b"):
             await one.start(hello, 1, key=name)
-            await one.events.append(f"nq:entity:{name}", "entity.made")
+            await one.events.append(f"nq:entity:{name}", "stock.created")
             clock.advance("1s")
         await one.events.append("nq:flow:c", "noted")
         await one.emit("shop.opened")

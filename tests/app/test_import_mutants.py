@@ -35,7 +35,7 @@ ACCEPTED = {
 }
 FIRST = {"file": 0, "postgres": 1, "redis": 2}  # each store takes others of the mutants
 IS_FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
-REFUSED_STRIDE, ACCEPTED_STRIDE = (12, 24) if IS_FULL else (48, 72)  # every mutant is checked in memory
+REFUSED_STRIDE, ACCEPTED_STRIDE = (12, 24) if IS_FULL else (48, 40)  # every mutant is checked in memory
 
 
 async def _export(memory: Any) -> list[Line]:

@@ -11,6 +11,7 @@ from penstock import Context, Event, SyncApp, flow
 from penstock.app import snapshots as module
 from penstock.app.snapshots import Reducer, Snapshots
 from penstock.core.clock import to_iso
+from penstock.core.errors import BadArgument
 from penstock.core.events import BadStream
 from penstock.flows.reducer import RunView, finish_view, reduce_flow
 from penstock.testing import FakeClock
@@ -211,8 +212,8 @@ async def test_the_state_of_any_stream(app: Callable[..., Any]) -> None:
         assert await one.events.state("entity", "nobody", count, {"n": 0}) == {"n": 0}
         with pytest.raises(BadStream):
             await one.events.state("nothing", "x", count)
-        with pytest.raises(Exception, match="reducer"):
-            await one.events.state("entity", "user-7")
+        with pytest.raises(BadArgument, match="streams of type 'webhook' have no reducer of their own; pass reducer="):
+            await one.events.state("webhook", "user-7")
 
 
 @pytest.mark.spec("003-12.3")

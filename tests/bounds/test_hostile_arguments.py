@@ -17,6 +17,7 @@ import pytest
 from hostile import VALUES, complain
 
 from penstock import App, flow, job
+from penstock.app.entities import Emission
 from penstock.settings import list_names
 
 FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
@@ -27,7 +28,7 @@ SEED = 2030
 # Objects that implement a protocol of ours: a wrong one is a programming error that Python reports well.
 PROTOCOLS = {"clock", "store", "runner"}
 # Not for users, and what would end the App.
-INTERNAL = {"app.open_claim", "app.open", "app.close", "events.close", "workers.close", "dead_letters.retry_step"}
+INTERNAL = {"app.open_claim", "app.open", "app.close", "events.close", "workers.close"}
 WAITS = {"workers.run", "workers.background", "outbox.relay", "outbox.background"}
 USUAL: dict[str, Any] = {
     "flow": "shop",
@@ -61,6 +62,8 @@ USUAL: dict[str, Any] = {
     "old": 1,
     "new": 2,
     "urn": "urn:order:7",
+    "status": "paid",
+    "emission": Emission("urn:order:7", "x.urn--order--7", "paid", 1),
 }
 
 

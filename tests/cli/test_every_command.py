@@ -46,6 +46,7 @@ MORE = {  # required options
     "events": ["some-id"],
     "logs": ["some-id"],
     "import pgboss": ["--from", "postgresql://nobody@127.0.0.1:1/nothing"],
+    "jobs execute": ["--timeout", "10ms"],
     "jobs list": ["--state", "waiting"],
     "outbox create": ["--in", "sqlite:///mine.db"],
     "outbox list": ["--in", "sqlite:///mine.db"],
@@ -222,6 +223,7 @@ def test_reading_creates_no_store(refused: Callable) -> None:
         "import",
     }
     creates_one |= {"check", "dags register", "import pgboss", "outbox relay", "migrate"}
+    creates_one |= {"jobs execute", "entities emit"}
     for name in sorted(EVERY.keys() - creates_one):
         assert refused(*call_of(name)) in ("not_found", "unknown_run"), name
     assert not Path(".penstock").exists() or not list(Path(".penstock").iterdir())

@@ -16,7 +16,16 @@ import postgres_server
 import redis_server
 
 STARTS_WORK = {"run", "start", "worker", "dev", "emit", "enqueue", "schedules add", "import", "import pgboss"}
-STARTS_WORK |= {"dags register", "outbox relay", "migrate", "serve", "tokens add", "webhooks add"}
+STARTS_WORK |= {
+    "jobs execute",
+    "entities emit",
+    "dags register",
+    "outbox relay",
+    "migrate",
+    "serve",
+    "tokens add",
+    "webhooks add",
+}
 CHANGES = {"fire", "state set", "state delete", "tokens revoke", "webhooks receive", "webhooks remove"}
 CHANGES |= {f"waits {verb}" for verb in ("resolve", "cancel", "token")}
 CHANGES |= {f"runs {verb}" for verb in ("pause", "resume", "cancel", "retry", "replay", "fork")}

@@ -199,7 +199,7 @@ def test_nothing_is_imported_if_a_run_exists(penstock: Callable) -> None:
 
 
 def test_an_interrupted_import_is_completed(penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.app.export import Importer
+    from penstock.app.run_import import Importer
 
     penstock("run", "greet", "--key", "mine")
     penstock("export", "mine", "mine.jsonl")

@@ -23,7 +23,7 @@ SHAPES = [
     "<svg><script>{}</script></svg>",
     "<body onload={}>",
     "<iframe srcdoc='<script>parent.{}</script>'>",
-    "<a href=\"javascript:{}\">x</a>",
+    '<a href="javascript:{}">x</a>',
     "javascript:{}",
     "<details open ontoggle={}>",
     "<input autofocus onfocus={}>",
@@ -68,7 +68,16 @@ async def test_a_corpus_of_stored_scripts_runs_nowhere(open_console: OpenConsole
             page.on("dialog", lambda dialog: dialogs.append(dialog))
             await expect(page.get_by_test_id("step-error")).to_contain_text("window.hacked")
             await expect(page.get_by_test_id("logs")).to_contain_text("window.hacked")
-            paths = ["runs/hostile-1", "runs/hostile-1?tab=events", "runs/slow-1", "runs", "events", "dead-letters", "queues/mail?state=failed", "flows/hostile"]
+            paths = [
+                "runs/hostile-1",
+                "runs/hostile-1?tab=events",
+                "runs/slow-1",
+                "runs",
+                "events",
+                "dead-letters",
+                "queues/mail?state=failed",
+                "flows/hostile",
+            ]
             for path in ["", *paths]:
                 await page.goto(f"{page.url.partition('/console/')[0]}/console/{path}")
                 await expect(page.get_by_role("heading").first).to_be_visible()
@@ -77,7 +86,9 @@ async def test_a_corpus_of_stored_scripts_runs_nowhere(open_console: OpenConsole
             assert dialogs == []
 
 
-@pytest.mark.parametrize(("theme", "size"), [("light", WIDE), ("dark", WIDE), ("light", NARROW)], ids=["light", "dark", "phone"])
+@pytest.mark.parametrize(
+    ("theme", "size"), [("light", WIDE), ("dark", WIDE), ("light", NARROW)], ids=["light", "dark", "phone"]
+)
 async def test_axe_finds_no_serious_fault(open_console: OpenConsole, theme: str, size: dict[str, int]) -> None:
     axe = (console_build.node_modules() / "axe-core" / "axe.min.js").read_text("utf-8")
     async with App(":memory:", handlers=HANDLERS) as app, app.workers.background():
@@ -95,5 +106,7 @@ async def test_axe_finds_no_serious_fault(open_console: OpenConsole, theme: str,
                 serious = [one for one in faults["violations"] if one["impact"] in ("serious", "critical")]
                 if serious:
                     found[path] = [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in serious]
-                await take_picture(page, f"{path.partition('?')[0].replace('/', '-') or 'overview'}-{theme}-{size['width']}-axe")
+                await take_picture(
+                    page, f"{path.partition('?')[0].replace('/', '-') or 'overview'}-{theme}-{size['width']}-axe"
+                )
         assert found == {}

@@ -85,7 +85,9 @@ def test_every_problem_of_a_worker_file() -> None:
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, flags=re.M)))) == codes
 
 
-WRITTEN = re.compile(r'"((?:flow|step|call|job|schema|buffer|schedule|trigger|webhook|state|node)\.[a-z]+(?:\.[a-z]+)?)"')
+WRITTEN = re.compile(
+    r'"((?:flow|step|call|job|schema|buffer|schedule|trigger|webhook|state|node)\.[a-z]+(?:\.[a-z]+)?)"'
+)
 
 
 def written_kinds() -> set[str]:

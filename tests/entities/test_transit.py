@@ -45,24 +45,24 @@ def drive(machine: Machine, status: str, event: str, answers: dict[tuple[str, in
         return "cycle", asked
 
 
-def number(machine: Machine, one: Transition) -> int:
-    """Return the index of a transition. Two may be equal."""
-    return next(n for n, other in enumerate(machine.transitions) if other is one)
-
-
 def answer_of(machine: Machine, question: Any, answers: dict[tuple[str, int], Any]) -> tuple[str, Any]:
     match question:
         case AskCondition(transition=one):
-            n = number(machine, one)
+            n = number_of(machine, one)
             return f"if{n}", answers.get(("if", n), False)
         case RunActions(transition=one):
-            n = number(machine, one)
+            n = number_of(machine, one)
             return f"do{n}", answers.get(("do", n))
         case StatusChanged(before=before, after=after):
             return f"{before}>{after}", None
         case CallFallback():
             return "fallback", None
     raise AssertionError(question)
+
+
+def number_of(machine: Machine, transition: Transition) -> int:
+    """Return the place of a transition. Two may be equal, so this goes by identity."""
+    return next(n for n, one in enumerate(machine.transitions) if one is transition)
 
 
 def interpret(machine: Machine, status: str, event: str, answers: dict[tuple[str, int], Any]) -> tuple[Any, list[str]]:

@@ -48,7 +48,6 @@ FACETS: dict[str, type] = {
 # What App has and the client has not, with the reason.
 NOT_IN_CLIENT = {
     "runs.handle": "a handle belongs to an App",
-    "dead_letters.retry_step": "internal",
     "waits.sign": "the secret is in the environment of the App",
     "entities.data": "`get` returns the data as JSON",
     "webhooks.receive": "call the address of the webhook itself",

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ..core.argument_checks import check_arguments, check_count, resolve_due
+from ..core.argument_checks import MAX_WORD_CHARS, check_arguments, check_count, resolve_due
 from ..core.clock import to_iso
 from ..core.durations import Duration
 from ..core.errors import BadArgument, EntityFailed, EntityRefused, UnknownEntity
 from ..core.events import Event
 from ..core.outage_retry import deadline
 from ..core.payload import NULL, unpack
-from ..core.text import shorten
+from ..core.text import check_text, shorten
 from ..entities import record as records
 from ..entities.commands import delayed_key
 from ..entities.diagram import describe_entity_diagram, render_entity_mermaid, render_entity_svg
@@ -95,6 +95,21 @@ class Emission:
         return await self._entities.result(self, timeout=timeout)
 
 
+def check_emission(value: Any) -> Emission:
+    """Return the value if it is an emission; raise otherwise."""
+    if not isinstance(value, Emission):
+        raise BadArgument(f"emission must be what `entities.emit` returned, got {shorten(value)}")
+    return value
+
+
+def check_states(status: Any) -> tuple[str, ...]:
+    """Return the states that somebody waits for, given one or several; raise if they are none."""
+    states = (status,) if isinstance(status, str) else status
+    if not isinstance(states, list | tuple) or not states:
+        raise BadArgument(f"status must be a state, or a list of states, got {shorten(status)}")
+    return tuple(check_text(one, "a state", MAX_WORD_CHARS) for one in states)
+
+
 @check_arguments
 class Entities:
     """Entities: things with a urn and a status, moved by the state machine of their type."""
@@ -150,6 +165,7 @@ class Entities:
             emission: What `emit` returned.
             timeout: Raise WaitTimeout after this long.
         """
+        check_emission(emission)
         if emission.refused is not None:
             raise EntityRefused(f"entity {emission.urn!r} refused {emission.event!r}: {emission.refused}")
         async with deadline(f"event {emission.event!r} of {emission.urn!r}", timeout, "its queues"):
@@ -260,7 +276,7 @@ class Entities:
             status: The state, or several of them.
             timeout: Raise WaitTimeout after this long.
         """
-        wanted = (status,) if isinstance(status, str) else tuple(status)
+        wanted = check_states(status)
         id = to_id(urn)
         async with deadline(f"entity {urn!r} in state {' or '.join(wanted)}", timeout, "its queues") as retry:
             with self._store.signals.listen(f"stream:{self._stream(id)}", f"run:{id}") as listener:

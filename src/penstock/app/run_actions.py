@@ -14,7 +14,7 @@ from ..flows.run_record import decode as decode_record
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import FLOW, JobState
 from .arguments import UNSET
-from .dead_letters import RedriveResult
+from .redrive import RedriveResult
 
 if TYPE_CHECKING:
     from .app import App
@@ -51,7 +51,7 @@ async def retry_run(app: App, run: str) -> RedriveResult:
         if await app.store.job(dead_letter_id(id)) is not None:
             one = await app.dead_letters.redrive(id)
         elif job is not None and job.state is JobState.FAILED:
-            one = await app.dead_letters.retry_step(job)
+            one = await app.dead_letters._redriver.retry_step(job)
         else:
             continue
         redriven.sent.update(one.sent)

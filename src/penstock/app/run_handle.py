@@ -15,7 +15,7 @@ from .log_lines import LogView
 from .views import RunSummary
 
 if TYPE_CHECKING:
-    from .dead_letters import RedriveResult
+    from .redrive import RedriveResult
     from .runs import Runs
 
 R = TypeVar("R")

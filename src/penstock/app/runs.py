@@ -21,7 +21,7 @@ from ..flows.run_index import attribute_keys, tag_keys
 from ..flows.run_record import OPEN, STATUSES
 from ..handlers.attributes import attribute_texts
 from ..worker.child_runs import parent_key
-from . import diagnosis, export, preflight, run_actions
+from . import explanation, export, preflight, run_actions, run_import
 from .arguments import UNSET, NoInput, StartOptions, check_choice
 from .export_file import ExportSource
 from .log_lines import LogView, build_filter, read_run_lines
@@ -32,7 +32,7 @@ from .views import RunSummary, run_summary
 
 if TYPE_CHECKING:
     from .app import App
-    from .dead_letters import RedriveResult
+    from .redrive import RedriveResult
 
 OPEN_STATUS = "open"  # every run that has not ended
 MAX_WAITS_SHOWN = 3
@@ -625,7 +625,7 @@ class Runs:
         Args:
             id: The run's id.
         """
-        return await diagnosis.why(self._app, id)
+        return await explanation.why(self._app, id)
 
     def follow(self, id: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """Iterate over a run's events, then follow it live.
@@ -680,7 +680,7 @@ class Runs:
                 "rb". A file is read twice, line by line: it may be larger than the memory.
             on_run: Function to call with the id of each run after it was imported, to show progress.
         """
-        return await export.import_runs(self._app, data, on_run)
+        return await run_import.import_runs(self._app, data, on_run)
 
     def _time_ms(self, time: datetime | Duration | None) -> int | None:
         if time is None or isinstance(time, datetime):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
-from ..app.dead_letters import RedriveResult
+from ..app.redrive import RedriveResult
 from ..app.tokens import token_namespace
 from ..client import Client
 from ..core.clock import Clock, SystemClock

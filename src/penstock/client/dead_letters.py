@@ -8,7 +8,8 @@ from typing import Any, Literal, overload
 import msgspec
 
 from ..app.arguments import UNSET
-from ..app.dead_letters import ErrorGroup, RedriveResult
+from ..app.dead_letters import ErrorGroup
+from ..app.redrive import RedriveResult
 from ..commit.preview import Preview
 from ..core.argument_checks import check_arguments
 from ..core.errors import UnknownJob

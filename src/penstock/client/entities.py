@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..app.entities import Emission, EntitySummary, EntityType
+from ..app.entities import Emission, EntitySummary, EntityType, check_emission, check_states
 from ..core.durations import Duration
 from ..entities.reducer import EntityView, TransitionView
 from ..entities.urns import to_id
 from .connection import Connection
-from .times import show_duration, show_timeout
+from .times import show_duration, show_moment, show_timeout
 
 ENTITY, TYPE = "/api/_entities/{}", "/api/_entity-types/{}"
 
@@ -41,7 +41,7 @@ class _Done(msgspec.Struct):
 
 def _place(urn: str) -> str:
     """Return what names an entity in a path: its urn, or its id if the urn has a slash."""
-    return to_id(urn) if "/" in urn else urn
+    return to_id(urn) if isinstance(urn, str) and "/" in urn else urn
 
 
 class Entities:
@@ -73,7 +73,7 @@ class Entities:
             at: When the event arrives, a datetime with a time zone. Instead of `delay`.
         """
         body = {"urn": urn, "event": event, "payload": payload, "type": type, "key": key, "delay": show_duration(delay)}
-        body["at"] = at.isoformat() if at is not None else None
+        body["at"] = show_moment(at)
         one = await self._connection.post(_Emission, ENTITY + "/emit", _place(urn), **body)
         return Emission(one.urn, one.id, one.event, one.n, one.is_new, one.job, one.key, one.cursor, one.refused)
 
@@ -86,6 +86,7 @@ class Entities:
             emission: What `emit` returned.
             timeout: Raise WaitTimeout after this long.
         """
+        check_emission(emission)
         names = ("event", "n", "key", "job", "cursor", "refused")
         query = {name: getattr(emission, name) for name in names} | {"timeout": show_timeout(timeout)}
         query["urn"] = emission.urn
@@ -112,7 +113,7 @@ class Entities:
             urn: The entity's urn, or its id.
             at: An event's id or a datetime: return the entity as it was then.
         """
-        moment = at.isoformat() if isinstance(at, datetime) else at
+        moment = at if isinstance(at, str) else show_moment(at)
         return await self._connection.get(EntityView, ENTITY, _place(urn), at=moment)
 
     async def history(self, urn: str, *, limit: int = 100) -> Sequence[TransitionView]:
@@ -161,7 +162,7 @@ class Entities:
             status: The state, or several of them.
             timeout: Raise WaitTimeout after this long.
         """
-        wanted = status if isinstance(status, str) else ",".join(status)
+        wanted = ",".join(check_states(status))
         query = {"urn": urn, "status": wanted, "timeout": show_timeout(timeout)}
         return await self._connection.request(
             "GET", EntitySummary, ENTITY + "/wait", _place(urn), query=query, read_timeout_s=None

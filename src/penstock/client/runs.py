@@ -10,9 +10,9 @@ from typing import Any, Literal, overload
 import msgspec
 
 from ..app.arguments import UNSET, check_list
-from ..app.dead_letters import RedriveResult
 from ..app.log_lines import LogView
 from ..app.preflight import PreflightReport
+from ..app.redrive import RedriveResult
 from ..app.run_bulk import BulkAction, BulkResult
 from ..app.views import RunSummary
 from ..commit.preview import Preview

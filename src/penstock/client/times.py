@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from ..core.durations import Duration, to_ms
+from ..core.errors import BadArgument
+from ..core.text import shorten
 
 
 def show_duration(value: Duration | None) -> float | None:
@@ -22,3 +25,10 @@ def show_time(value: datetime | Duration | None) -> str | None:
     if value is None:
         return None
     return value.isoformat() if isinstance(value, datetime) else f"{to_ms(value)}ms"
+
+
+def show_moment(value: Any) -> str | None:
+    """Return a datetime in ISO 8601; None for none."""
+    if value is not None and not isinstance(value, datetime):
+        raise BadArgument(f"at must be a datetime with a time zone, got {shorten(value)}")
+    return value.isoformat() if value is not None else None

@@ -7,7 +7,7 @@ instead, in the same unit. A worker evaluates the function and decides: the job'
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,8 +24,11 @@ from ..ports.unit import DELIVERIES, ROUTE, Claim, Completed, Dead, Outcome, Rel
 from ..worker.outcomes import Failure, Interruption, JobReturn, Success, pack_record
 from .conditions import find_subscription, make_arguments
 from .decide import Decider, Decision, MappedInput, Route, RoutedEvent
-from .engine import FlowEngine, StepWork
 from .run_record import RunRecord
+from .step_work import StepWork
+
+if TYPE_CHECKING:
+    from .engine import FlowEngine
 
 RETRY = RetryPolicy(attempts=1_000, backoff=Backoff("exponential", 200, 60_000))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from ..commit.committer import CommitRequest
@@ -12,8 +14,11 @@ from ..jobs.dead_letters import build_dead_letter
 from ..jobs.engine import missing_handler
 from ..ports.unit import Claim, Dead, NewEvent, Released, Unit
 from ..worker.outcomes import Failure, Interruption, pack_record
-from .engine import FlowEngine, StepWork
 from .run_record import RunRecord
+from .step_work import StepWork
+
+if TYPE_CHECKING:
+    from .engine import FlowEngine
 
 
 class UnreadableRunWork(StepWork):

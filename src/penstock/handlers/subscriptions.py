@@ -50,9 +50,9 @@ class Subscription:
                     "an async function"
                 )
             if value is not None and not callable(value) and not (name == "when" and isinstance(value, Mapping)):
-                other = ", or a mapping that its data must contain" if name == "when" else ""
+                other = ", or a dict of the fields its data must contain" if name == "when" else ""
                 raise DefinitionError(
-                    f"the {name} of {self.kind!r} must be a function of the event{other}, got {shorten(value)}"
+                    f"`{name}` for {self.kind!r} must be a function of the event{other}, got {shorten(value)}"
                 )
 
 

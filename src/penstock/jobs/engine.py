@@ -107,7 +107,7 @@ class JobEngine:
         work.launcher = self._launcher
         if work.has_children and (failed := await self._failed_child(claim.scope)) is not None:
             work.handler = failing_handler(
-                work.handler, ChildFailed(f"{claim.job!r} was not run because its child {failed} failed")
+                work.handler, ChildFailed(f"{claim.job!r} was not run because its child {failed!r} failed")
             )
         return work
 
@@ -121,7 +121,7 @@ class JobEngine:
 
     async def _failed_child(self, id: str) -> str | None:
         rows = await self._runtime.store.children(id)
-        return next((row.key for row in rows if row.state is ChildState.FAILED), None)
+        return next((row.id for row in rows if row.state is ChildState.FAILED), None)
 
 
 def failing_handler(handler: Handler, problem: Exception) -> Handler:

@@ -11,7 +11,8 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ...app import App
-from ...app.dead_letters import ErrorGroup, RedriveResult
+from ...app.dead_letters import ErrorGroup
+from ...app.redrive import RedriveResult
 from ...core.errors import UnknownQueue
 from ...core.ids import dead_letter_id
 from ...core.near_match import did_you_mean

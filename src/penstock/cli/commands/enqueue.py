@@ -59,14 +59,14 @@ async def _enqueue(
     refuse_memory_store(common)
     key = options["key"]
     async with build_worker_app(common, may_be_remote=True) as app:
-        queue, name = await _find_queue(app, target, name)
+        queue, name = await find_queue(app, target, name)
         existing = await app.store.job(check_job_id(key)) if key is not None else None
         id = await app.enqueue(queue, input, name=name, **options)
     return {"id": id, "queue": queue, "existing": existing is not None}
 
 
-async def _find_queue(app: App, target: str, name: str | None) -> tuple[str, str | None]:
-    """Return the queue and the job's name: the target may be the name of either."""
+async def find_queue(app: App, target: str, name: str | None) -> tuple[str, str | None]:
+    """Return the queue and the job's name: the target may be the name of either. Raise if no handler has it."""
     jobs = app.registry.jobs
     named = sorted(job for queue, job in jobs if queue == target)
     if named and name is None and not {"*", target} & set(named):

@@ -13,13 +13,12 @@ import msgspec
 from cyclopts import App as Commands
 from cyclopts import Parameter
 
-from ...app import App
 from ...app.entities import Emission, EntitySummary, EntityType
 from ...core.payload import parse_json
 from ...entities.reducer import EntityView, TransitionView
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json, print_text
-from ..session import build_worker_app
+from ..session import build_admin_app, build_worker_app
 from ..tables import print_result, print_rows
 
 entities = Commands(name="entities", help="List entities; show, emit, history, diagram, types.")
@@ -40,7 +39,7 @@ def list_entities(
     """List entities, newest first."""
 
     async def act() -> Sequence[EntitySummary]:
-        async with _open(common) as app:
+        async with build_admin_app(common) as app:
             return await app.entities.list(type=type, status=status, before=before, limit=limit)
 
     rows = [msgspec.to_builtins(one) for one in _run(act())]
@@ -66,7 +65,7 @@ def show(
     """
 
     async def act() -> EntityView:
-        async with _open(common) as app:
+        async with build_admin_app(common) as app:
             return await app.entities.get(urn, at=at)
 
     view = _run(act())
@@ -106,7 +105,7 @@ def emit(
     value = None if payload is None else parse_json(payload, "the payload")
 
     async def act() -> tuple[Emission, TransitionView | None]:
-        async with _open(common) as app:
+        async with build_worker_app(common, may_be_remote=True) as app:
             one = await app.entities.emit(urn, event, value, type=type, key=key, delay=delay)
             return one, await app.entities.result(one, timeout=timeout) if wait else None
 
@@ -131,7 +130,7 @@ def history(urn: str, /, *, limit: Limit = 100, common: CommonOptions = COMMON_D
     """
 
     async def act() -> Sequence[TransitionView]:
-        async with _open(common) as app:
+        async with build_admin_app(common) as app:
             return await app.entities.history(urn, limit=limit)
 
     found = _run(act())
@@ -159,7 +158,7 @@ def diagram(
     """
 
     async def act() -> str | dict[str, Any]:
-        async with _open(common) as app:
+        async with build_admin_app(common) as app:
             return await app.entities.diagram(type, urn=urn, format="json" if common.json else format)
 
     drawn = _run(act())
@@ -178,7 +177,7 @@ def types(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
     """List the types of entities in the worker files, with the number of entities in each state."""
 
     async def act() -> list[tuple[EntityType, dict[str, int]]]:
-        async with _open(common) as app:
+        async with build_admin_app(common) as app:
             listed: Any = app.entities.types()
             found = await listed if asyncio.iscoroutine(listed) else listed  # over HTTP it waits for the server
             return [(one, await app.entities.counts(one.name)) for one in found]
@@ -197,10 +196,6 @@ def types(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
 
 def _history(found: Sequence[TransitionView]) -> list[dict[str, Any]]:
     return [{name: row.get(name, "") for name in _HISTORY} for row in map(msgspec.to_builtins, found)]
-
-
-def _open(common: CommonOptions) -> App:
-    return build_worker_app(common, may_be_remote=True)
 
 
 def _run(action: Any) -> Any:

@@ -12,8 +12,8 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ...app import App
-from ...app.export import import_file
 from ...app.export_file import open_export
+from ...app.run_import import import_file
 from ...settings import Settings
 from ..errors import UsageError
 from ..options import COMMON_DEFAULTS, CommonOptions

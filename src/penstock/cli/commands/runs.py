@@ -14,8 +14,8 @@ from rich.console import Console
 
 from ...app import App
 from ...app.arguments import UNSET
-from ...app.dead_letters import RedriveResult
 from ...app.live_workers import advise_run
+from ...app.redrive import RedriveResult
 from ...app.views import RunSummary
 from ...core.clock import from_iso
 from ...core.durations import format_ms

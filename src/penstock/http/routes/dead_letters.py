@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from ...app.app import App
-from ...app.dead_letters import ErrorGroup, RedriveResult
+from ...app.dead_letters import ErrorGroup
+from ...app.redrive import RedriveResult
 from ...commit.preview import Preview
 from ...core.errors import CountChanged
 from ...jobs.dead_letters import DeadLetter

@@ -80,6 +80,8 @@ ROUTES = {
     "dags activate": "activate_dag",
     "dags deactivate": "deactivate_dag",
     "dags retry": "retry_dag_run",
+    "dags breakers": "list_breakers",
+    "dags reset-breaker": "reset_breaker",
     "entities": "list_entities",
     "entities list": "list_entities",
     "entities show": "get_entity",

@@ -44,7 +44,7 @@ def test_json_mapping_and_builder_are_the_same_dag() -> None:
     [
         ([], "a dag must be an object with id and nodes, got []"),
         ({"id": "d", "nodes": []}, "nodes: must be a list of at least one node, got []"),
-        (graph({"id": "a"}, tpyo=1), "tpyo: unknown field; known fields: delay, entryNodeId, id, name, nodes, priority, triggers"),
+        (graph({"id": "a"}, tpyo=1), "tpyo: unknown field; known fields: delay, entryNodeId, id, maxConcurrency, name, nodes, priority, triggers"),
         (graph({"id": "a", "input": []}), "nodes[0].input: unknown field; did you mean 'inputs'?"),
         (
             graph({"id": "charge"}, {"id": "b", "inputs": ["charg"]}),
@@ -63,7 +63,7 @@ def test_json_mapping_and_builder_are_the_same_dag() -> None:
         (graph({"id": "a", "continueOnFail": "yes"}), "nodes[0].continueOnFail: must be true or false, got 'yes'"),
         (graph({"id": "a", "timeout": "soon"}), "nodes[0].timeout: "),
         (graph({"id": "a", "retry": "often"}), "nodes[0].retry: retry must be a number of attempts"),
-        (graph({"id": "a", "rateLimit": 5}), "nodes[0].rateLimit: set rate_limit= of the executor's @node"),
+        (graph({"id": "a", "rateLimit": 5}), "nodes[0].rateLimit: rateLimit must be a string such as"),
         (graph({"id": "a"}, triggers={}), "triggers: must be a list, got {}"),
         (graph({"id": "a"}, triggers=[{"schedul": "1h"}]), "triggers[0]: a trigger must be an object with one of "),
         (graph({"id": "a"}, triggers=[{"schedule": "61 * * * *"}]), "triggers[0]: "),

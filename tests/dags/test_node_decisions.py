@@ -40,7 +40,8 @@ def dags(draw: st.DrawFn) -> tuple[Dag, dict[str, Behaviour]]:
         does = draw(st.sampled_from([OK, OK, OK, SKIP, FAIL, CHOOSE]))
         chosen = draw(st.lists(st.sampled_from(children[name]), unique=True)) if children[name] else []
         behaviours[name] = Behaviour(does, tuple(chosen))
-    return Dag("random", tuple(draw(st.permutations(nodes)))), behaviours
+    limit = draw(st.one_of(st.none(), st.integers(1, 3)))
+    return Dag("random", tuple(draw(st.permutations(nodes))), max_concurrency=limit), behaviours
 
 
 def interpret(dag: Dag, behaviours: Mapping[str, Behaviour]) -> dict[str, Any]:
@@ -107,6 +108,9 @@ class Simulation:
     def _execute(self, record: DagRecord, n: int, payload: Any) -> DagRecord:
         node, parents = self.plan.nodes[n], self.plan.parents[n]
         assert node.id not in self.inputs, f"{node.id} was executed twice"
+        if self.plan.limit is not None:
+            assert payload is None  # what it receives is state of the run
+            payload = {} if len(parents) > 1 else self.kept[parents[0], n] if parents else "input"
         if len(parents) > 1:
             known = {p: self.kept.get((p, n)) for p in parents}
             payload = {self.plan.nodes[p].id: payload.get(self.plan.nodes[p].id, known[p]) for p in parents}
@@ -128,6 +132,9 @@ class Simulation:
             self.kept[kept.node, kept.reader] = msgspec.json.decode(kept.data)
         self.queue += [(start.node, msgspec.json.decode(start.input)) for start in decision.starts]
         self.skipped |= {event.step for event in decision.events if event.kind == "node.skipped" and event.step}
+        if self.plan.limit is not None:
+            assert len(self.queue) <= self.plan.limit
+            assert decision.record.open_count == len(self.queue)
         self.ends += sum(event.kind in ("flow.completed", "flow.failed") for event in decision.events)
         return decode(encode(decision.record))
 

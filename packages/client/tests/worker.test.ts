@@ -2,7 +2,7 @@
 
 import { expect, expectTypeOf, it } from 'vitest'
 import {
-  defineFunction, defineFunctionConfig, defineQueueConfig, Permanent, RateLimited, Retry, type QueueConfig, type WorkerContext,
+  defineFunction, defineFunctionConfig, defineQueueConfig, fail, next, NODE_OUTCOME, Permanent, RateLimited, Retry, skip, type QueueConfig, type WorkerContext,
 } from '../src/index.js'
 
 it('returns a config as it is', () => {
@@ -16,6 +16,14 @@ it('returns a config as it is', () => {
   expect(config.queue).toBe('mail')
   expect(defineFunctionConfig(config)).toBe(config)
   expectTypeOf(config.timeout).toEqualTypeOf<QueueConfig['timeout']>()
+})
+
+it('makes what the executor of a node returns', () => {
+  expect(skip('away')).toEqual({ [NODE_OUTCOME]: 'skip', reason: 'away' })
+  expect(fail('no', { retry: false })).toEqual({ [NODE_OUTCOME]: 'fail', reason: 'no', retry: false })
+  expect(next('pay', 5)).toEqual({ [NODE_OUTCOME]: 'next', nodes: ['pay'], data: 5 })
+  expect(next(['a', 'b']).nodes).toEqual(['a', 'b'])
+  expect(defineQueueConfig({ node: { type: 'pay' }, breaker: { openFor: '30s' } }).node).toEqual({ type: 'pay' })
 })
 
 it('adds the config to a function', async () => {

@@ -16,11 +16,13 @@ from ..core.ids import check_id, uuid7
 from ..core.near_match import did_you_mean
 from ..core.options import check_priority
 from ..core.payload import pack
+from ..dags.breakers import BreakerState
 from ..dags.built_in import BUILT_IN, find_inner_type
 from ..dags.catalog import DagSummary
 from ..dags.definition import Dag, DagWarning, find_warnings, read_dag
 from ..dags.diagram import describe_dag_diagram
 from ..dags.run_record import decode as decode_record
+from ..handlers.nodes import NodeHandler
 from .dag_triggers import DagTriggers
 from .run_handle import Run
 
@@ -211,6 +213,19 @@ class Dags:
         """
         return await self._engine.commands.retry(run, node)
 
+    async def breakers(self) -> Sequence[BreakerState]:
+        """Return the circuit breakers that have counted failures: closed, open or half-open."""
+        return await self._engine.breakers.list()
+
+    async def reset_breaker(self, type: str, key: str = "") -> bool:
+        """Close a circuit breaker. Return False if it is closed and has counted no failures.
+
+        Args:
+            type: Type of the nodes that it guards.
+            key: Which one, if the type has one for each value of a key.
+        """
+        return await self._engine.breakers.reset(type, key)
+
     async def _version(self, id: str, version: int) -> Dag:
         return (await self._catalog.plan(id, version)).dag
 
@@ -232,14 +247,28 @@ class Dags:
                 if called is None:
                     hint = did_you_mean(inner, known) or f"known types: {', '.join(sorted(known))}"
                     problems.append(f"nodes[{n}].config.executor: no executor for {inner!r}; {hint}")
+                elif called.runner is not None:
+                    problems.append(
+                        f"nodes[{n}].config.executor: {inner!r} runs in the runner {called.runner!r}, and items are "
+                        "passed to executors in the worker's own process; use workflowId"
+                    )
                 elif called.takes_ctx:
                     problems.append(
                         f"nodes[{n}].config.executor: {inner!r} takes ctx, which items do not have; use workflowId"
                     )
             problems += self._engine.check_config(executor, node, f"nodes[{n}].config")
+            problems += _check_rate_key(dag, n, executor)
         if problems:
             raise DagInvalid(problems)
         return queues
+
+
+def _check_rate_key(dag: Dag, n: int, executor: NodeHandler) -> list[str]:
+    """Return why the rate key of an executor cannot be made: it needs the whole input when the node is enqueued."""
+    if executor.rate_key is None or (dag.max_concurrency is None and len(dag.nodes[n].inputs) < 2):
+        return []
+    reason = "maxConcurrency" if dag.max_concurrency is not None else "several inputs"
+    return [f"nodes[{n}].type: {executor.name!r} has a rate_key, which a node with {reason} cannot have"]
 
 
 def _changed_fields(before: msgspec.Struct, after: msgspec.Struct) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from ..core.durations import Duration
 from ..core.events import Event
 from ..core.retry import RetryOption
 from ..core.signatures import Signature
+from ..dags.breakers import BreakerState
 from ..dags.catalog import DagSummary
 from ..dags.definition import Dag, DagWarning
 from ..entities.reducer import EntityView, TransitionView
@@ -912,7 +913,13 @@ class SyncJobs:
         return self._portal.call(self._facet.result(id, timeout=timeout))
 
     def execute(
-        self, queue: str | Callable[..., Any], input: Any = None, *, name: str | None = None, key: str | None = None
+        self,
+        queue: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        timeout: Duration | None = None,
     ) -> Iterator[ExecutionFrame]:
         """Run one handler now, recorded as a plain job, and yield what happens: its log lines, progress, partial output
         and retries, and last how it ended.
@@ -925,8 +932,9 @@ class SyncJobs:
             input: What the handler receives.
             name: Name of the job, if several handlers share the queue.
             key: Idempotency key. A job of this key that has ended is not run again: its end is the only frame.
+            timeout: Raise WaitTimeout if the job has not ended after this long. It stays in its queue. Default: none.
         """
-        return self._portal.iterate(self._facet.execute(queue, input, name=name, key=key))
+        return self._portal.iterate(self._facet.execute(queue, input, name=name, key=key, timeout=timeout))
 
     def inspect(self, id: str, *, timeout: Duration = 5.0) -> Inspection:
         """Return where the handler of a running job is: its stack, the memory of its process, and its last log line.
@@ -2197,6 +2205,19 @@ class SyncDags:
         """
         return self._portal.call(self._facet.retry(run, node=node))
 
+    def breakers(self) -> Sequence[BreakerState]:
+        """Return the circuit breakers that have counted failures: closed, open or half-open."""
+        return self._portal.call(self._facet.breakers())
+
+    def reset_breaker(self, type: str, key: str = "") -> bool:
+        """Close a circuit breaker. Return False if it is closed and has counted no failures.
+
+        Args:
+            type: Type of the nodes that it guards.
+            key: Which one, if the type has one for each value of a key.
+        """
+        return self._portal.call(self._facet.reset_breaker(type, key))
+
 
 class SyncEntities:
     """`Entities` without an event loop: each call waits for its answer."""
@@ -2460,7 +2481,13 @@ class SyncShortcuts:
             return self._portal.call(self.app.emit(kind, data, run=run, key=key, tx=sink))
 
     def execute(
-        self, queue: str | Callable[..., Any], input: Any = None, *, name: str | None = None, key: str | None = None
+        self,
+        queue: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        timeout: Duration | None = None,
     ) -> Iterator[ExecutionFrame]:
         """Run one handler now, recorded as a plain job, and yield its frames; see `app.jobs.execute`.
 
@@ -2469,8 +2496,9 @@ class SyncShortcuts:
             input: What the handler receives.
             name: Name of the job, if several handlers share the queue.
             key: Idempotency key.
+            timeout: Raise WaitTimeout if the job has not ended after this long.
         """
-        return self._portal.iterate(self.app.execute(queue, input, name=name, key=key))
+        return self._portal.iterate(self.app.execute(queue, input, name=name, key=key, timeout=timeout))
 
     def enqueue(
         self,

@@ -49,7 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "schedules": Entry("List schedules; add, pause, resume, remove, next, run now.", _QUEUES),
     "state": Entry("Read and write the state store: get, set, list, delete.", _QUEUES),
     "flows": Entry("List the flows in the worker files; 'flows show NAME' shows one.", _CODE),
-    "dags": Entry("List dags; show, register, check, compare, activate, deactivate, retry.", _CODE),
+    "dags": Entry("List dags; register, check, compare, retry; circuit breakers.", _CODE),
     "entities": Entry("List entities; show, emit, history, diagram, types.", _RUNS),
     "diagram": Entry("Draw a flow or a dag as text, Mermaid or SVG.", _CODE),
     "registry": Entry("Print everything found in the worker files, as JSON.", _CODE),

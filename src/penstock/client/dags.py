@@ -12,6 +12,7 @@ import msgspec
 from ..app.dags import DagComparison
 from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
+from ..dags.breakers import BreakerState
 from ..dags.catalog import DagSummary
 from ..dags.definition import Dag, DagWarning, read_dag
 from .connection import Connection
@@ -168,6 +169,19 @@ class Dags:
             node: Only this node. Default: every failed one.
         """
         return (await self._connection.post(Jobs, RUN + "/retry", run, node=node))["jobs"]
+
+    async def breakers(self) -> Sequence[BreakerState]:
+        """Return the circuit breakers that have counted failures: closed, open or half-open."""
+        return await self._connection.get(builtins.list[BreakerState], "/api/_dags/breakers")
+
+    async def reset_breaker(self, type: str, key: str = "") -> bool:
+        """Close a circuit breaker. Return False if it is closed and has counted no failures.
+
+        Args:
+            type: Type of the nodes that it guards.
+            key: Which one, if the type has one for each value of a key.
+        """
+        return await self._connection.post_for_ok("/api/_dags/breakers/reset", type=type, key=key)
 
 
 Jobs = dict[str, list[str]]

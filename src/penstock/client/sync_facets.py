@@ -35,6 +35,7 @@ from ..context.state import StatePage
 from ..core.durations import Duration
 from ..core.events import Event
 from ..core.retry import RetryOption
+from ..dags.breakers import BreakerState
 from ..dags.catalog import DagSummary
 from ..dags.definition import Dag, DagWarning
 from ..entities.reducer import EntityView, TransitionView
@@ -710,7 +711,13 @@ class SyncJobs:
         return self._portal.call(self._facet.logs(id, attempt=attempt, level=level, after=after, limit=limit))
 
     def execute(
-        self, queue: str, input: Any = None, *, name: str | None = None, key: str | None = None
+        self,
+        queue: str,
+        input: Any = None,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        timeout: Duration | None = None,
     ) -> Iterator[ExecutionFrame]:
         """Run one handler now, recorded as a plain job, and yield what happens until it has ended.
 
@@ -719,8 +726,9 @@ class SyncJobs:
             input: What the handler receives.
             name: Name of the job, if several handlers share the queue.
             key: Idempotency key. A job of this key that has ended is not run again: its end is the only frame.
+            timeout: Raise WaitTimeout if the job has not ended after this long. It stays in its queue. Default: none.
         """
-        return self._portal.iterate(self._facet.execute(queue, input, name=name, key=key))
+        return self._portal.iterate(self._facet.execute(queue, input, name=name, key=key, timeout=timeout))
 
     def inspect(self, id: str, *, timeout: Duration = 5.0) -> Inspection:
         """Return where the handler of a running job is: its stack, the memory of its process, and its last log line.
@@ -1739,6 +1747,19 @@ class SyncDags:
             node: Only this node. Default: every failed one.
         """
         return self._portal.call(self._facet.retry(run, node=node))
+
+    def breakers(self) -> Sequence[BreakerState]:
+        """Return the circuit breakers that have counted failures: closed, open or half-open."""
+        return self._portal.call(self._facet.breakers())
+
+    def reset_breaker(self, type: str, key: str = "") -> bool:
+        """Close a circuit breaker. Return False if it is closed and has counted no failures.
+
+        Args:
+            type: Type of the nodes that it guards.
+            key: Which one, if the type has one for each value of a key.
+        """
+        return self._portal.call(self._facet.reset_breaker(type, key))
 
 
 class SyncEntities:

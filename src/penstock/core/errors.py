@@ -13,7 +13,7 @@
     │                            NamespaceMismatch
     ├── UnreadableRecord
     ├── HandlerError             Permanent · AddressRefused · EntityCycle · ExpressionError · NodeFailed · Rejected ·
-    │   │                        Retry · RateLimited ·
+    │   │                        Retry · CircuitOpen · RateLimited ·
     │   │                        UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt · ContextClosed ·
     │   │                        AwaitTimeout · CallFailed · VersionMismatch · ChildFailed · ChildCancelled ·
     │   │                        ChildrenPending · DepthLimit · RunnerLost · WaitCancelled
@@ -348,11 +348,18 @@ class Retry(HandlerError):
         self.after = after
 
 
+class CircuitOpen(Retry):
+    """The circuit breaker of an executor is open: no call is made for a while."""
+
+    code = "circuit_open"
+
+
 class RateLimited(HandlerError):
     """Raise in a handler that met an external rate limit: its job goes back to the queue without using an attempt, and
     no job of that queue is claimed for `after` ("10s", seconds or a timedelta)."""
 
     code = "rate_limited"
+    holds_queue = True  # False: only this job goes back
 
     def __init__(self, after: str | float | timedelta, message: str = "rate limited") -> None:
         from .durations import to_ms  # durations imports this module

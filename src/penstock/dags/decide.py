@@ -16,7 +16,7 @@ from ..core.events import EventBody
 from ..core.retry import Backoff
 from ..flows.run_record import CANCELLED, COMPLETED, FAILED, RUNNING
 from .plan import Plan
-from .run_record import DagRecord, FailedNode, Join, clear_bit, encode, has_bit, list_bits, set_bit
+from .run_record import DagRecord, FailedNode, Join, clear_bit, encode, first_bit, has_bit, list_bits, set_bit
 
 SKIPPED_PARENTS = "every input was skipped"
 NOT_CHOSEN = "not chosen by {}"
@@ -103,7 +103,7 @@ class Decider:
             meta["next"] = sorted(chosen)
         self._append("node.completed", {"result": msgspec.Raw(data)}, name, meta)
         self._pass_on(ended.node, data, chosen, ended.job)
-        self._settle()
+        self._settle(ended.job)
         return self._decision()
 
     def on_skipped(self, ended: EndedNode, reason: str) -> Decision | None:
@@ -112,7 +112,7 @@ class Decider:
             return None
         self._append_skipped(ended.node, reason, self._attempt_meta(ended))
         self._skip_after(ended.node, ended.job)
-        self._settle()
+        self._settle(ended.job)
         return self._decision()
 
     def on_failed(self, ended: EndedNode, error: dict[str, Any], max_attempts: int) -> Decision | None:
@@ -132,7 +132,7 @@ class Decider:
             text = str(error.get("error", ""))[:500]
             number = record.job_number(ended.node)
             record.remember_failure(FailedNode(node.id, number, text, error.get("code"), error.get("name")))
-        self._settle()
+        self._settle(ended.job)
         return self._decision()
 
     def on_retry(
@@ -157,6 +157,7 @@ class Decider:
             return None
         self._record.has_called = self._record.has_called or has_called
         self._record.mark_waiting(self._plan.nodes[ended.node].id)
+        self._start_held(ended.job)
         return self._decision()
 
     def on_resumed(self, node: int) -> Decision | None:
@@ -180,6 +181,7 @@ class Decider:
         record = self._record
         record.status, record.paused, record.paused_by = CANCELLED, False, None
         record.open, record.open_count = b"", 0
+        record.held, record.held_count = b"", 0
         record.waiting.clear()
         record.joins.clear()
         if record.parent is not None:
@@ -260,6 +262,8 @@ class Decider:
         """Count one input of a node, None for a skipped one. Start the node with its last input; return whether it is
         to be skipped instead."""
         parents = self._plan.parents[child]
+        if data is not None and self._plan.limit is not None:
+            self._kept.append(KeptData(parent, child, data))
         if len(parents) == 1:
             if data is None:
                 return True
@@ -271,7 +275,7 @@ class Decider:
         join.missing -= 1
         join.is_live = join.is_live or data is not None
         if join.missing:
-            if data is not None:
+            if data is not None and self._plan.limit is None:
                 self._kept.append(KeptData(parent, child, data))
             return False
         del self._record.joins[child]
@@ -282,16 +286,33 @@ class Decider:
         return False
 
     def _start(self, node: int, input: bytes, cause: str) -> None:
-        record = self._record
+        record, limit = self._record, self._plan.limit
+        if limit is not None:
+            input = b"null"  # it is state of the run
+            if self._is_full(limit):
+                record.held, record.held_count = set_bit(record.held, node), record.held_count + 1
+                return
         record.started = set_bit(record.started, node)
         record.open, record.open_count = set_bit(record.open, node), record.open_count + 1
         self._starts.append(NodeStart(node, 1, input, cause))
 
+    def _is_full(self, limit: int) -> bool:
+        return self._record.open_count - len(self._record.waiting) >= limit
+
+    def _start_held(self, cause: str) -> None:
+        """Start nodes that were held, the first ones of the definition first, while there is room."""
+        record, limit = self._record, self._plan.limit
+        while limit is not None and record.held_count and not self._is_full(limit):
+            node = first_bit(record.held)
+            record.held, record.held_count = clear_bit(record.held, node), record.held_count - 1
+            self._start(node, b"null", cause)
+
     # Ending
 
-    def _settle(self) -> None:
-        """End the run once no node of it is open."""
+    def _settle(self, cause: str) -> None:
+        """Start nodes that were held; end the run once no node of it is open."""
         record = self._record
+        self._start_held(cause)
         if record.open_count:
             return
         status = FAILED if record.failed_count else COMPLETED

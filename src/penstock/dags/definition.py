@@ -19,6 +19,8 @@ from ..core.options import check_priority
 from ..core.payload import parse_json, to_plain
 from ..core.retry import RetryOption, RetryPolicy
 from ..core.text import MAX_SHOWN_CHARS, shorten
+from ..handlers.options import RateOption, read_rate_limit
+from ..ports.unit import RateLimit
 from .expressions import Template
 from .spellings import lift_config
 from .triggers import Trigger, read_trigger
@@ -31,19 +33,21 @@ _DAG_KEYS = {"id": "id", "name": "name", "nodes": "nodes", "entryNodeId": "entry
     "delayMs": "delayMs",
     "entry_node_id": "entryNodeId",
     "triggers": "triggers",
+    "maxConcurrency": "maxConcurrency",
+    "max_concurrency": "maxConcurrency",
 }
 _NODE_KEYS = {key: key for key in ("id", "type", "inputs", "outputs", "config", "retry", "timeout", "delay")} | {
     "continueOnFail": "continueOnFail",
     "continue_on_fail": "continueOnFail",
     "timeoutMs": "timeoutMs",
     "delayMs": "delayMs",
+    "rateLimit": "rateLimit",
+    "rate_limit": "rateLimit",
 }
-# Part of the model, and not built: refuse what would be ignored.
+# Fields of other engines that mean something else here: refuse what would be ignored.
 _ABSENT = {
-    "maxConcurrency": "dags have no maxConcurrency yet; set concurrency= or max_active= of the executor's @node",
-    "max_concurrency": "dags have no maxConcurrency yet; set concurrency= or max_active= of the executor's @node",
-    "rateLimit": "set rate_limit= of the executor's @node: it holds for all workers",
-    "rate_limit": "set rate_limit= of the executor's @node: it holds for all workers",
+    "concurrencyLockTTL": "remove it; a slot of maxConcurrency is part of the run and cannot be lost",
+    "jobId": "remove it; jobs are named <run>.<node>.<n>, and key= of the start names the run",
 }
 
 
@@ -59,6 +63,7 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
         retry: Instead of the executor's retry policy.
         timeout_ms: Instead of the executor's timeout.
         delay_ms: How much later it starts, after its last input.
+        rate_limit: How many of its attempts start per duration, in all runs and workers.
     """
 
     id: str
@@ -69,6 +74,7 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     retry: RetryPolicy | None = None
     timeout_ms: int | None = None
     delay_ms: int = 0
+    rate_limit: RateLimit | None = None
 
 
 class Dag(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -83,6 +89,7 @@ class Dag(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
         entry_node_id: The node that the others are reached from; `find_warnings` names those that are not. Every node
             without inputs starts with the run.
         triggers: What starts its runs: schedules, webhooks and events.
+        max_concurrency: How many nodes of one run are queued or running at the same time; waiting ones do not count.
     """
 
     id: str
@@ -92,6 +99,7 @@ class Dag(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     delay_ms: int = 0
     entry_node_id: str | None = None
     triggers: tuple[Trigger, ...] = ()
+    max_concurrency: int | None = None
 
 
 class DagWarning(msgspec.Struct, frozen=True):
@@ -118,6 +126,7 @@ class DagBuilder:
         priority: Of its jobs; lower runs first.
         delay: Start its first nodes this much later.
         triggers: What starts its runs: `{"schedule": "0 8 * * *"}`, `{"webhook": "expenses"}`, `{"event": "a.b"}`.
+        max_concurrency: Maximum number of nodes of one run that are queued or running at the same time.
     """
 
     def __init__(
@@ -128,8 +137,10 @@ class DagBuilder:
         priority: int = 0,
         delay: Duration | None = None,
         triggers: Sequence[Mapping[str, Any]] = (),
+        max_concurrency: int | None = None,
     ) -> None:
         self._fields: dict[str, Any] = {"id": id, "name": name, "priority": priority, "delay": delay}
+        self._fields["maxConcurrency"] = max_concurrency
         self._fields["triggers"] = list(triggers)
         self._nodes: list[dict[str, Any]] = []
 
@@ -144,6 +155,7 @@ class DagBuilder:
         retry: RetryOption | None = None,
         timeout: Duration | None = None,
         delay: Duration | None = None,
+        rate_limit: RateOption | None = None,
     ) -> str:
         """Add a node, and return its id.
 
@@ -156,9 +168,11 @@ class DagBuilder:
             retry: Number of attempts or a policy, instead of the executor's.
             timeout: Fail an attempt that runs longer than this, instead of the executor's timeout.
             delay: Start it this much later.
+            rate_limit: Maximum number of its attempts per duration, in all runs and workers: `"10/1m"`.
         """
         inputs = [after] if isinstance(after, str) else list(after) if isinstance(after, Sequence) else after
         options = {"config": config, "retry": retry, "timeout": timeout, "delay": delay}
+        options["rateLimit"] = rate_limit
         given = {key: value for key, value in options.items() if value is not None}
         self._nodes.append({"id": id, "type": type, "inputs": inputs, "continueOnFail": continue_on_fail, **given})
         return id
@@ -205,7 +219,8 @@ class _Reader:
         self._check_graph(nodes, fields.get("entryNodeId"))
         delay = self._duration(fields, "delay", "") or 0
         entry, triggers = fields.get("entryNodeId"), self._triggers(fields.get("triggers", ()))
-        found = Dag(id, tuple(nodes), title, self._priority(fields), delay, entry, triggers)
+        limit = self._concurrency(fields.get("maxConcurrency"))
+        found = Dag(id, tuple(nodes), title, self._priority(fields), delay, entry, triggers, limit)
         if self.problems:
             raise DagInvalid(self.problems)
         return found
@@ -243,6 +258,7 @@ class _Reader:
             self._retry(fields.get("retry"), f"{path}.retry"),
             self._duration(fields, "timeout", path),
             self._duration(fields, "delay", path) or 0,
+            self._rate(fields.get("rateLimit"), f"{path}.rateLimit"),
         )
 
     def _link(self, raw: Sequence[Any], nodes: list[Node]) -> list[Node]:
@@ -341,6 +357,19 @@ class _Reader:
         except (PenstockError, ValueError) as problem:
             self.problems.append(f"{path}: {problem}")
             return None
+
+    def _rate(self, value: Any, path: str) -> RateLimit | None:
+        try:
+            return read_rate_limit(value, None)
+        except PenstockError as problem:
+            self.problems.append(f"{path}: {str(problem).replace('rate_limit', 'rateLimit')}")
+            return None
+
+    def _concurrency(self, value: Any) -> int | None:
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+            return value
+        self.problems.append(f"maxConcurrency: must be a whole number from 1, got {shorten(value)}")
+        return None
 
     def _duration(self, fields: Mapping[str, Any], key: str, path: str) -> int | None:
         value = fields.get(key)

@@ -20,7 +20,7 @@ from ..flows.reducer import RunView, finish_view
 from ..flows.run_record import COMPLETED, RUNNING
 from ..handlers.nodes import NodeHandler
 from ..jobs.engine import missing_handler
-from ..ports.runner import Runner
+from ..ports.runner import Gate, Runner
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim, NewJob
 from ..worker.child_runs import RunStart
@@ -28,12 +28,14 @@ from ..worker.engines import PreflightProblem, RecordSummary, RunOutcome
 from ..worker.outcomes import Launcher
 from ..worker.unreadable import mark_options
 from . import run_record as records
+from .breakers import BreakerGate, Breakers
 from .built_in import BUILT_IN, HTTP, MAP, SUB_WORKFLOW, find_inner_type, is_collecting, make_collecting, make_http
 from .catalog import Catalog, head_key, version_key
 from .decide import Decider
 from .definition import Dag, Node
 from .expressions import Template
-from .http_node import AddressGuard
+from .http_node import AddressGuard, find_http_breaker
+from .node_rates import Gates, NodeRateGate
 from .node_work import NodeWork, UnreadableRunWork
 from .plan import Plan
 from .reducer import apply_dag, reduce_dag
@@ -80,6 +82,8 @@ class DagEngine:
         self.runtime = runtime
         self.launcher = launcher
         self.catalog = Catalog(runtime)
+        self.breakers = Breakers(runtime)
+        self.replaced: dict[str, NodeHandler] = {}  # executors of tests, by type
         self.bodies = runtime.bodies
         self.clock = runtime.clock
         self.new_unit_id = runtime.new_unit_id
@@ -114,6 +118,8 @@ class DagEngine:
         assert claim.run is not None
         try:
             data, input = await self._read_data(claim, plan, n) if plan.needs_data(n) else ({}, None)
+            if plan.limit is not None:
+                claim = _fetch_input(claim, plan, n, data, input)
             claim, own = _complete_input(claim, plan, n, data)
             known = {**data, **own}
             config = self._render(claim, plan, n, known, input)
@@ -121,16 +127,31 @@ class DagEngine:
                 await self.load_definition(config.get("workflowId"))  # `ctx.call` knows what is loaded
             followers = [plan.nodes[child].id for child in plan.children[n]]
             skipped = [plan.nodes[parent].id for parent in plan.parents[n] if plan.nodes[parent].id not in known]
-            return claim, executor.bind(config, followers, node.retry, node.timeout_ms, skipped)
+            bound = executor.bind(config, followers, node.retry, node.timeout_ms, skipped)
+            return claim, bound.with_gate(self._gate(claim, plan, node, bound))
         except PenstockError as problem:
             return claim, _failing(node, claim.queue, problem)
+
+    def _gate(self, claim: Claim, plan: Plan, node: Node, executor: NodeHandler) -> Gate | None:
+        """Return what decides whether the executor may be called now: its breaker, and the node's rate limit."""
+        gates: list[Gate] = []
+        if node.rate_limit is not None:
+            gates.append(NodeRateGate(self.runtime, plan.dag.id, node.id, node.rate_limit))
+        config = executor.binding.config if executor.binding is not None else None
+        options = find_http_breaker(config) if node.type == HTTP else executor.breaker
+        if options is not None:
+            key = options.make_key(unpack(claim.payload), config)
+            gates.append(BreakerGate(self.breakers, node.type, key, options, claim.job, executor.timeout_ms))
+        return (gates[0] if len(gates) == 1 else Gates(gates)) if gates else None
 
     async def _read_data(self, claim: Claim, plan: Plan, n: int) -> tuple[dict[str, Any], Any]:
         """Return what earlier nodes left for this one, by node, and the run's input if the config reads it."""
         run = claim.run or ""
         prefix = data_prefix(run, plan.nodes[n].id)
         found = {id: msgspec.Raw(value) async for id, value in self._read_state(prefix)}
-        input = await self.runtime.store.state(input_key(run)) if plan.templates[n].reads_input else None
+        is_entry_of_limited = plan.limit is not None and not plan.parents[n]
+        is_read = plan.templates[n].reads_input or is_entry_of_limited
+        input = await self.runtime.store.state(input_key(run)) if is_read else None
         return found, unpack(input.value) if input is not None else None
 
     def _render(self, claim: Claim, plan: Plan, n: int, data: Mapping[str, Any], input: Any) -> Any:
@@ -148,6 +169,8 @@ class DagEngine:
 
     def executor(self, type: str) -> NodeHandler | None:
         """Return the executor of a type: that of the loaded code, or a built-in one."""
+        if type in self.replaced:
+            return self.replaced[type]
         found = self.runtime.registry().nodes.get(type)
         if found is not None:
             return found.handler
@@ -367,6 +390,15 @@ def _complete_input(claim: Claim, plan: Plan, n: int, data: Mapping[str, Any]) -
     last: dict[str, msgspec.Raw] = msgspec.json.decode(claim.payload, type=dict[str, msgspec.Raw])
     merged = {id: last.get(id, data.get(id)) for id in parents}
     return msgspec.structs.replace(claim, payload=msgspec.json.encode(merged)), last
+
+
+def _fetch_input(claim: Claim, plan: Plan, n: int, data: Mapping[str, Any], input: Any) -> Claim:
+    """Return the claim with its input: in a dag with `maxConcurrency` the job does not have it."""
+    parents = [plan.nodes[parent].id for parent in plan.parents[n]]
+    if len(parents) > 1:
+        return msgspec.structs.replace(claim, payload=b"{}")
+    payload = bytes(data[parents[0]]) if parents else msgspec.json.encode(input)
+    return msgspec.structs.replace(claim, payload=payload)
 
 
 def _unknown_node(record: DagRecord, node: str) -> UnreadableRecord:

@@ -12,13 +12,15 @@ import ipaddress
 import socket
 from collections.abc import Callable, Sequence
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
 from ..core.durations import to_ms
 from ..core.errors import AddressRefused, ConfigError, Permanent, Retry
 from ..core.text import shorten
+from ..handlers.breaker_options import BreakerOptions
 
 MAX_REDIRECTS = 5
 DEFAULT_MAX_BYTES = 1024 * 1024
@@ -26,6 +28,16 @@ MAX_BYTES = 16 * 1024 * 1024
 MAX_RETRY_AFTER_S = 3600
 REDIRECTS = (301, 302, 303, 307, 308)
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+
+
+class HttpBreaker(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """When the circuit breaker of a host opens, and for how long."""
+
+    failures: Annotated[int, msgspec.Meta(ge=1)] = 5
+    open_for: str = "30s"
+
+    def to_options(self) -> BreakerOptions:
+        return BreakerOptions(self.failures, to_ms(self.open_for), _read_host)
 
 
 class HttpConfig(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -38,6 +50,17 @@ class HttpConfig(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     body: Any = None  # JSON
     timeout: Any = "30s"
     max_bytes: int = DEFAULT_MAX_BYTES
+    breaker: HttpBreaker | None = None  # for all calls of the same host
+
+
+def find_http_breaker(config: Any) -> BreakerOptions | None:
+    """Return the circuit breaker of a request; its key is the host."""
+    given = config.get("breaker") if isinstance(config, dict) else None
+    return msgspec.convert(given, HttpBreaker).to_options() if given is not None else None
+
+
+def _read_host(_input: Any, config: Any) -> str:
+    return urlsplit(str(config["url"])).netloc.rpartition("@")[2]
 
 
 class HttpAnswer(msgspec.Struct):

@@ -155,9 +155,15 @@ class NodeWork:
 
     def on_return(self, returned: JobReturn) -> CommitRequest:
         until, writes = self._engine.clock.now_ms() + returned.delay_ms, returned.writes
-        outcome = Released(hold_until=until) if returned.holds_queue else Released(until)
+        is_counted = returned.is_counted
+        outcome = (
+            Released(hold_until=until) if returned.holds_queue else Released(until, gives_attempt_back=not is_counted)
+        )
         events = [NewEvent(self.stream, body) for body in returned.output.live_events]
-        events += [*writes.events, self._event("node.returned", {"reason": returned.reason, "until": to_iso(until)})]
+        events += [
+            *writes.events,
+            self._event("node.returned", {"reason": returned.reason, "until": to_iso(until)}, is_counted=is_counted),
+        ]
 
         def build(_version: int, data: bytes | None) -> Unit:
             if data is None or records.decode(data, self._run).closed:

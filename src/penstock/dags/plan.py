@@ -46,13 +46,19 @@ class Plan:
     @cached_property
     def keeps_input(self) -> bool:
         """Whether some expression reads the run's input."""
-        return any(template.reads_input for template in self.templates)
+        return self.limit is not None or any(template.reads_input for template in self.templates)
+
+    @property
+    def limit(self) -> int | None:
+        """How many nodes of one run may be queued or running. With a limit, data waits in the state of the run."""
+        return self.dag.max_concurrency
 
     def needs_data(self, n: int) -> bool:
         """Return whether a node needs more than the input of its job: what other nodes have left for it."""
         template = self.templates[n]
         return (
             len(self.parents[n]) > 1
+            or self.limit is not None
             or template.reads_input
             or any(self.index[id] not in self.parents[n] for id in template.nodes)
         )

@@ -63,6 +63,8 @@ class DagRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     has_called: bool = False
     cancel_reason: str | None = None
     waiting: list[str] = []  # suspended nodes
+    held: bytes = b""  # a bit for each node that is ready, and not enqueued because of maxConcurrency
+    held_count: int = 0
 
     @property
     def closed(self) -> bool:
@@ -118,6 +120,11 @@ class DagRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
             return None
         value = next(iter(self.results.values())) if len(self.results) == 1 else self.results or None
         return encode(value)
+
+
+def first_bit(bits: bytes) -> int:
+    """Return the lowest bit that is set."""
+    return list_bits(bits)[0]
 
 
 def has_bit(bits: bytes, n: int) -> bool:

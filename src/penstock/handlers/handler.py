@@ -21,7 +21,7 @@ from ..core.retry import RetryPolicy
 from ..core.schemas import UnknownFields, Validator, make_validator, needs_validation
 from ..core.text import shorten
 from ..durable.declared_waits import Await, read_await
-from ..ports.runner import HandlerRef
+from ..ports.runner import Gate, HandlerRef, NodeBinding
 from ..ports.unit import KeepJobs, RateLimit
 from .fingerprint import compute_fingerprint
 from .options import (
@@ -46,6 +46,8 @@ class Handler:
     """A function with its options."""
 
     bound_parameters: ClassVar[frozenset[str]] = frozenset()  # that are neither the input nor the ctx
+    binding: ClassVar[NodeBinding | None] = None  # of the executor of a node
+    gate: ClassVar[Gate | None] = None  # asked before each call
 
     name: str
     fn: Callable[..., Any]
@@ -71,6 +73,7 @@ class Handler:
     wait: Await | None = None
     runner: str | None = None  # None: in the worker's own process
     version: str = ""  # of a file in another language
+    thread: bool | None = None  # of Node; see HandlerRef
     file: str = ""
     line: int = 0
 
@@ -123,7 +126,9 @@ class Handler:
         name = getattr(self.fn, "__qualname__", None)
         is_importable = bool(self.file) and name is not None and "<" not in name
         function = name if is_importable else None
-        return HandlerRef(self.name, self.queue_name, self.file, function, self.is_async, self.runner, self.version)
+        return HandlerRef(
+            self.name, self.queue_name, self.file, function, self.is_async, self.runner, self.version, self.thread
+        )
 
     @property
     def where(self) -> str:

@@ -19,6 +19,7 @@ from ..schedules.declared import ScheduleConfig, read_schedule
 from .attributes import check_attributes
 from .decorators import FlowDefinition, StepDefinition, apply_schedule, make_entry, read_compensation, read_mode
 from .handler import DEFINITIONS_ATTRIBUTE, Handler, JobDefinition, make_handler
+from .nodes import NodeDefinition, make_node
 from .options import read_kinds, read_removal
 from .subscriptions import Subscription, read_start_on, read_subscription_list, read_subscriptions, split_streams
 from .webhooks import read_webhook
@@ -83,6 +84,8 @@ class ModuleConfig(msgspec.Struct):
     output_schema: Any = None
     unknown_fields: Any = None
     runner: Any = None
+    node: Any = None
+    breaker: Any = None
     keep_completed: Any = None
     keep_failed: Any = None
     remove_on_complete: Any = None
@@ -139,9 +142,11 @@ def _name(fn: Callable[..., Any]) -> str:
 
 def read_module(
     handle: Callable[..., Any], queue: str | None, config: Mapping[str, Any], name: str, file: str
-) -> FlowDefinition | StepDefinition | JobDefinition:
-    """Read what a worker file defines: a flow's first step, a step, or a plain job."""
+) -> FlowDefinition | StepDefinition | JobDefinition | NodeDefinition:
+    """Read what a worker file defines: a flow's first step, a step, a plain job, or the executor of a node."""
     read = read_options(ModuleConfig, config, "config", where=file)
+    if read.node is not None:
+        return _read_node(handle, read, queue, file)
     flow = read.flow or FlowConfig()
     handler = make_handler(handle, flow.step or read.step or name, _handler_options(read, queue, file))
     schedule = read_schedule(_read_schedule_config(read, file), handler)
@@ -180,6 +185,33 @@ def read_module(
         check_attributes(flow.attributes, file),
         read_webhook(flow.webhook, flow.id, file),
     )
+
+
+class NodeConfig(msgspec.Struct):
+    """`config["node"]`."""
+
+    type: str
+    config: Any = None
+
+
+def _read_node(handle: Callable[..., Any], config: ModuleConfig, queue: str | None, file: str) -> NodeDefinition:
+    """Read the executor of a type of node: `"node": "http.get"`, or `{"type": …, "config": schema}`."""
+    given = {"type": config.node} if isinstance(config.node, str) else config.node
+    if not isinstance(given, Mapping):
+        raise DefinitionError(f"config.node must be a type such as 'http.get', got {shorten(given)}", where=file)
+    node = read_options(NodeConfig, given, "config.node", where=file)
+    for name in ("flow", "step", "schedule", "cron", "subscriptions", "triggers", "wait"):
+        if getattr(config, name) is not None:
+            raise DefinitionError(f"config has 'node' and {name!r}; the executor of a node cannot have it", where=file)
+    breaker = config.breaker
+    if isinstance(breaker, Mapping):
+        breaker = {_SNAKE.get(key, key): value for key, value in breaker.items()}
+        breaker = _convert_number(breaker, "open_for")
+    options = {**_handler_options(config, queue, file), "dead_letters": False}
+    return make_node(handle, node.type, options, node.config, breaker)
+
+
+_SNAKE = {"openFor": "open_for"}
 
 
 def _read_schedule_config(config: ModuleConfig, file: str) -> ScheduleConfig | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -17,8 +18,10 @@ from ..core.payload import to_plain
 from ..core.retry import RetryOption, RetryPolicy
 from ..core.schemas import Schema, UnknownFields, Validator, make_validator
 from ..core.text import shorten
+from ..ports.runner import Gate, NodeBinding
+from .breaker_options import BreakerOption, BreakerOptions, read_breaker
 from .handler import DEFINITIONS_ATTRIBUTE, Handler, make_handler
-from .options import RateKeyOption, RateOption, check_options
+from .options import RateKeyOption, RateOption, RunnerName, check_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARKER = "$penstock"  # the first key of a result that is more than data
@@ -97,9 +100,11 @@ class NodeHandler(Handler):
     config_schema: Any = None
     bound_parameters: ClassVar[frozenset[str]] = frozenset({"config", "skipped"})
 
+    breaker: BreakerOptions | None = None
+
     config: Any = field(init=False, default=None, repr=False)
-    followers: tuple[str, ...] = field(init=False, default=(), repr=False)  # ids of the nodes after its node
-    skipped: tuple[str, ...] = field(init=False, default=(), repr=False)  # ids of inputs that were skipped
+    binding: NodeBinding | None = field(init=False, default=None, repr=False)  # type: ignore[misc]
+    gate: Gate | None = field(init=False, default=None, repr=False)  # type: ignore[misc]
     _check_config: Validator | None = field(init=False, default=None, repr=False)
     _roles: tuple[str, ...] = field(init=False, default=(), repr=False)
 
@@ -130,13 +135,17 @@ class NodeHandler(Handler):
         """Return the executor for one node. A copy: the signature and the schemas are read once."""
         bound = copy.copy(self)
         object.__setattr__(bound, "config", self.check_config(config))
-        object.__setattr__(bound, "followers", tuple(followers))
-        object.__setattr__(bound, "skipped", tuple(skipped))
+        object.__setattr__(bound, "binding", NodeBinding(config, tuple(followers), tuple(skipped)))
         if retry is not None:
             object.__setattr__(bound, "retry", retry)
         if timeout_ms is not None:
             object.__setattr__(bound, "timeout_ms", timeout_ms)
         return bound
+
+    def with_gate(self, gate: Gate | None) -> NodeHandler:
+        """Set what decides whether a bound executor may be called."""
+        object.__setattr__(self, "gate", gate)
+        return self
 
     def check_config(self, config: Any) -> Any:
         """Return the config, converted to its model; raise SchemaViolation if it does not match. A node without a
@@ -145,7 +154,8 @@ class NodeHandler(Handler):
 
     def call(self, value: Any, ctx: Any) -> Any:
         """Call the executor, and turn what it returns into a result that can be stored."""
-        arguments = {"input": value, "config": self.config, "skipped": self.skipped, "ctx": ctx}
+        skipped = self.binding.skipped if self.binding is not None else ()
+        arguments = {"input": value, "config": self.config, "skipped": skipped, "ctx": ctx}
         result = self.fn(*[arguments[role] for role in self._roles])
         return self._finish(result) if self.is_async else self._store_form(result)
 
@@ -165,9 +175,10 @@ class NodeHandler(Handler):
 
     def _check_followers(self, nodes: Sequence[str]) -> list[str]:
         chosen = [nodes] if isinstance(nodes, str) else list(nodes)
+        followers = self.binding.followers if self.binding is not None else ()
         for id in chosen:
-            if id not in self.followers:
-                hint = did_you_mean(id, self.followers) or f"nodes after it: {', '.join(self.followers) or 'none'}"
+            if id not in followers:
+                hint = did_you_mean(id, followers) or f"nodes after it: {', '.join(followers) or 'none'}"
                 raise Permanent(f"Next names {shorten(id)}, which does not follow this node; {hint}")
         return chosen
 
@@ -197,6 +208,23 @@ def _to_error(fail: Fail) -> Exception:
     return NodeFailed(fail.reason) if fail.retry is True else Retry(fail.reason, after=fail.retry)
 
 
+def make_node(
+    fn: Callable[..., Any], type: str, options: Mapping[str, Any], config: Schema | None, breaker: Any
+) -> NodeDefinition:
+    """Build the executor of a type from the options of a decorator or a worker file."""
+    handler = make_handler(fn, type, options, NodeHandler, config_schema=config)
+    assert isinstance(handler, NodeHandler)
+    if handler.wait is not None:
+        raise DefinitionError(f"the executor {type!r} cannot declare a wait", where=handler.where)
+    try:
+        handler = dataclasses.replace(handler, breaker=read_breaker(breaker))
+    except DefinitionError as problem:
+        raise DefinitionError(str(problem), where=handler.where) from None
+    if handler.queue is None and handler.rate is not None:
+        handler = dataclasses.replace(handler, queue=type)  # a rate limit belongs to a queue
+    return NodeDefinition(handler)
+
+
 @check_options
 def node(
     type: str,
@@ -214,6 +242,8 @@ def node(
     rate_limit: RateOption | None = None,
     rate_key: RateKeyOption | None = None,
     unknown_fields: UnknownFields | None = None,
+    runner: RunnerName | None = None,
+    breaker: BreakerOption | None = None,
 ) -> Callable[[F], F]:
     """Define the executor of a type of node in dags: a function of `input`, `config`, `skipped` and `ctx`, or of some
     of them. `skipped` has the ids of the node's inputs that were skipped; their data is None.
@@ -235,24 +265,26 @@ def node(
         call_concurrency: Maximum number of functions of `ctx.run` that one attempt runs at the same time. Default: the
             setting `call_concurrency`, which is 32.
         rate_limit: Maximum number of starts per duration: `"100/1m"`, or `{"max": 100, "duration": "1m"}`. It holds for
-            all workers together.
+            all workers together. A type with a rate limit has a queue of its own, named like the type, unless `queue`
+            is set.
         rate_key: Apply the rate limit to each value of this key: a dotted path into the input, or a function of it.
         unknown_fields: `"refuse"` or `"ignore"` fields of the input that its dataclass does not have. Default: the
             setting `unknown_fields`, which is `"refuse"`.
+        runner: Where the executor runs: `"process"` for a child process of the worker, `"inprocess"` (the default) for
+            the worker itself.
+        breaker: Circuit breaker, shared by all workers: `{"failures": 5, "open_for": "30s", "key": "config.host"}`.
+            After so many failures in a row no node of this type, or of this key, is called for that time; then one
+            call probes.
     """
     options = {
         "queue": queue, "retry": retry, "timeout": timeout, "priority": priority, "concurrency": concurrency,
         "max_active": max_active, "call_concurrency": call_concurrency, "rate_limit": rate_limit, "rate_key": rate_key,
-        "unknown_fields": unknown_fields, "input_schema": input, "output_schema": output,
+        "unknown_fields": unknown_fields, "input_schema": input, "output_schema": output, "runner": runner,
         "dead_letters": False,  # `app.dags.retry` runs a failed node again, from the run itself
     }  # fmt: skip
 
     def mark(fn: F) -> F:
-        handler = make_handler(fn, type, options, NodeHandler, config_schema=config)
-        assert isinstance(handler, NodeHandler)
-        if handler.wait is not None:
-            raise DefinitionError(f"the executor {type!r} cannot declare a wait", where=handler.where)
-        definition = NodeDefinition(handler)
+        definition = make_node(fn, type, options, config, breaker)
         setattr(fn, DEFINITIONS_ATTRIBUTE, [*getattr(fn, DEFINITIONS_ATTRIBUTE, []), definition])
         return fn
 

@@ -15,6 +15,7 @@ import msgspec
 from ..core.errors import AttemptCancelled, Suspension
 from ..core.payload import pack
 from ..core.tracebacks import format_stack, format_task
+from ..handlers.nodes import NodeHandler
 from ..ports import frames
 from ..ports.runner import Task
 from .calls import Attempt
@@ -80,6 +81,8 @@ class Host:
 
     def _call(self, task: Task, attempt: Attempt) -> frames.HandlerFrame:
         handler = self._finder.find(task.handler)
+        if task.node is not None and isinstance(handler, NodeHandler):
+            handler = handler.bind(task.node.config, task.node.followers, skipped=task.node.skipped)
         value = handler.check_input(msgspec.json.decode(task.input))
         channel = HostChannel(task, attempt, self._finder.find_queue)
         ctx = HostContext.make(task, channel)

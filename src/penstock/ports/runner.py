@@ -55,6 +55,15 @@ class HandlerRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     is_async: bool = False
     runner: str | None = None  # its name; None for the worker's own process
     version: str = ""  # of the file and what it imports; another one after a change. Empty for Python
+    thread: bool | None = None  # run it on a worker thread of Node, or not; None: as the setting says
+
+
+class NodeBinding(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What the executor of a node receives besides its input."""
+
+    config: Any = None  # rendered, and not converted to its model
+    followers: tuple[str, ...] = ()  # ids of the nodes after it: `Next` may name these
+    skipped: tuple[str, ...] = ()  # ids of inputs that were skipped
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -75,6 +84,7 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     timeout_s: float | None = None
     memos: Mapping[str, bytes] = {}  # what earlier attempts recorded, by name
     awaited: Any = None  # the event, or the trigger's data, of a declared wait
+    node: NodeBinding | None = None  # for the executor of a node
 
 
 class Channel(Protocol):
@@ -105,6 +115,14 @@ class Channel(Protocol):
         handler, and raise them from `Runner.run`. `site` is the line of the handler that makes the call. A host whose
         handler makes concurrent calls sets `is_branch`, and posts `Blocked` when every branch waits for an answer.
         """
+        ...
+
+
+class Gate(Protocol):
+    """Decides whether an attempt may call its handler now, and learns how the call ended."""
+
+    async def call(self, run: Callable[[], Awaitable[Any]]) -> Any:
+        """Call `run` and return its result, or raise instead: RateLimited, or an error that is retried."""
         ...
 
 

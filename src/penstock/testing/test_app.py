@@ -31,6 +31,7 @@ from .auto_clock import AutoClock, describe_wait, list_pending_waits
 from .clock import FakeClock
 from .clocked_facets import ClockedEntities, ClockedJobs, ClockedRuns
 from .crashes import Crashed, CrashLogFilter, CrashPlan
+from .replaced_executors import ExecutorCall, replace_executor
 from .snapshots import compare, normalize_event
 
 __all__ = ["Crashed", "TestApp"]
@@ -122,6 +123,28 @@ class TestApp(App):
             input: What the first step receives.
         """
         return await self.finish(await self.start(flow, input, **options))
+
+    async def run_dag(self, dag: str, input: Any = None, **options: Any) -> RunView:
+        """Start a run of a dag, skip time until it has ended, and return its view. Takes the options of
+        `app.dags.start`.
+
+        Args:
+            dag: The dag's id.
+            input: What its first nodes receive.
+        """
+        run = await self.dags.start(dag, input, **options)
+        return await self.finish(run.id)
+
+    def replace_executor(self, type: str, result: Any) -> list[ExecutorCall]:
+        """Replace the executor of a type of node, also of a built-in one, and return the list that its calls are added
+        to: each has `node`, `input` and `config`.
+
+        Args:
+            type: The type that nodes name, such as "http".
+            result: What the node returns: data, `Skip(…)`, `Fail(…)`, `Next(…)`, an exception to raise, or a function
+                of the input and the config.
+        """
+        return replace_executor(self._dag_engine, type, result)
 
     async def run_job(self, queue: str | Callable[..., Any], input: Any = None, **options: Any) -> Any:
         """Enqueue a job, skip time until it has ended, and return its result; raise RunFailed if it failed.

@@ -139,7 +139,7 @@ class Attempt:
             is_counted = self._has_called and stop.reason != OUTDATED
             return Interruption(await channel.close_output(), stop.reason, is_counted)
         except RateLimited as limit:
-            return await self._return(limit, limit.hold_ms, holds_queue=True)
+            return await self._return(limit, limit.hold_ms, holds_queue=limit.holds_queue)
         except StoreUnavailable as problem:
             if isinstance(problem, StoreClosed):
                 return await self._failure(problem)
@@ -170,6 +170,8 @@ class Attempt:
             raise AttemptCancelled(channel.stop_reason)
         before = enter_attempt(channel.log_fields)
         try:
+            if (gate := self.work.handler.gate) is not None:
+                return await gate.call(self._run_task)
             if wait is None:
                 self._has_called = True
                 return await self._services.runner.run(self._make_task(None), channel)
@@ -216,6 +218,7 @@ class Attempt:
             None if handler.timeout_ms is None else handler.timeout_ms / 1000,
             claim.memos,
             awaited,
+            handler.binding,
         )
 
     # Results
@@ -271,7 +274,8 @@ class Attempt:
         channel = self._channel
         reason = ErrorInfo.from_exception(problem, self.work.bodies).error
         if not channel.has_session:
-            return JobReturn(await channel.close_output(), reason, delay_ms, holds_queue)
+            output = await channel.close_output()
+            return JobReturn(output, reason, delay_ms, holds_queue, is_counted=self._has_called)
         session = channel.session
         await channel.end_branches()
         if session.is_suspended or session.journal.problem is not None:

@@ -197,6 +197,7 @@ class JobReturn(msgspec.Struct):
     delay_ms: int
     holds_queue: bool
     writes: PendingWrites = msgspec.field(default_factory=PendingWrites)
+    is_counted: bool = True  # False: the handler was not called
 
 
 AttemptResult = Success | Failure | WaitSuspension | Interruption | JobReturn

@@ -46,6 +46,23 @@ export interface Backoff {
   jitter?: boolean
 }
 
+/** Which circuit breaker. */
+export interface BreakerBody {
+  type: string
+  key?: string
+}
+
+/** One circuit breaker as it is now. Attributes: type: Of the nodes that it guards. key: The value that has this breaker; empty if the type has one breaker. state: `closed`: calls are made. `open`: none is, until `until`. `half-open`: one call probes. failures: Failures in a row. until: When the next probe may be made, or when the probe counts as lost. error: The last failure. */
+export interface BreakerState {
+  type: string
+  key?: string
+  state?: 'closed' | 'half-open' | 'open'
+  failures?: number
+  untilMs?: number
+  error?: string
+  probe?: string
+}
+
 /** A bridge of this App, and whether its system answers. */
 export interface BridgeView {
   name: string
@@ -152,7 +169,7 @@ export interface CountQuery {
   reveal?: boolean
 }
 
-/** A graph of nodes. Attributes: id: Its name: `app.dags.start(id)`. nodes: Its nodes. name: A title for people. priority: Of its jobs; lower runs first. delay_ms: How much later its first nodes start. entry_node_id: The node that the others are reached from; `find_warnings` names those that are not. Every node without inputs starts with the run. triggers: What starts its runs: schedules, webhooks and events. */
+/** A graph of nodes. Attributes: id: Its name: `app.dags.start(id)`. nodes: Its nodes. name: A title for people. priority: Of its jobs; lower runs first. delay_ms: How much later its first nodes start. entry_node_id: The node that the others are reached from; `find_warnings` names those that are not. Every node without inputs starts with the run. triggers: What starts its runs: schedules, webhooks and events. max_concurrency: How many nodes of one run are queued or running at the same time; waiting ones do not count. */
 export interface Dag {
   id: string
   nodes: (Node)[]
@@ -161,6 +178,7 @@ export interface Dag {
   delayMs?: number
   entryNodeId?: string | null
   triggers?: (Trigger)[]
+  maxConcurrency?: number | null
 }
 
 /** A definition, and what has changed in it. */
@@ -734,7 +752,7 @@ export interface NewToken {
   text: string
 }
 
-/** One node of a dag. Attributes: id: Its name in the dag. type: The type of its executor: `@node("http.get")`, or a built-in one. inputs: The nodes that it follows. config: What its executor receives as `config`; its strings may contain expressions. continue_on_fail: Whether its final failure is passed on as data instead of failing the run. retry: Instead of the executor's retry policy. timeout_ms: Instead of the executor's timeout. delay_ms: How much later it starts, after its last input. */
+/** One node of a dag. Attributes: id: Its name in the dag. type: The type of its executor: `@node("http.get")`, or a built-in one. inputs: The nodes that it follows. config: What its executor receives as `config`; its strings may contain expressions. continue_on_fail: Whether its final failure is passed on as data instead of failing the run. retry: Instead of the executor's retry policy. timeout_ms: Instead of the executor's timeout. delay_ms: How much later it starts, after its last input. rate_limit: How many of its attempts start per duration, in all runs and workers. */
 export interface Node {
   id: string
   type: string
@@ -744,6 +762,7 @@ export interface Node {
   retry?: RetryPolicy | null
   timeoutMs?: number | null
   delayMs?: number
+  rateLimit?: RateLimit | null
 }
 
 /** Which streams to list. */
@@ -839,6 +858,13 @@ export interface QueueView {
   counts: Record<string, number>
   oldestAt?: string | null
   ageMs?: number
+}
+
+/** At most `max` claims per `duration_ms`, for the whole queue or for each rate key. */
+export interface RateLimit {
+  max: number
+  duration_ms: number
+  per_key?: boolean
 }
 
 /** How far to look back. */
@@ -1690,6 +1716,20 @@ export interface Operations {
     body: { body?: never }
     answer: (DagSummary)[]
   }
+  /** List circuit breakers that have counted failures: closed, open or half-open. */
+  listBreakers: {
+    path: {}
+    query: {}
+    body: { body?: never }
+    answer: (BreakerState)[]
+  }
+  /** Close a circuit breaker. */
+  resetBreaker: {
+    path: {}
+    query: {}
+    body: { body: BreakerBody }
+    answer: Done
+  }
   /** Return a dag's title, whether it is active, and its versions. */
   describeDag: {
     path: { id: string }
@@ -2417,6 +2457,8 @@ export const OPERATIONS = {
   getFlow: ['GET', '/api/_flow/{flow}'],
   getFlowDiagram: ['GET', '/api/_flow/{flow}/diagram'],
   listDags: ['GET', '/api/_dags'],
+  listBreakers: ['GET', '/api/_dags/breakers'],
+  resetBreaker: ['POST', '/api/_dags/breakers/reset'],
   describeDag: ['GET', '/api/_dags/{id}'],
   putDag: ['PUT', '/api/_dags/{id}'],
   checkDag: ['POST', '/api/_dags/check'],

@@ -90,12 +90,18 @@ export interface QueueConfig<Input = any> {
   retryPolicy?: RetryPolicy
   timeout?: Duration
   timeoutMs?: number
+  /** Run the handler on a worker thread: it may block. By default as the setting `node_threads` says. */
+  useWorkerThreads?: boolean
   priority?: number
   idempotencyKey?: string | ((input: Input) => string)
   inputSchema?: Schema
   outputSchema?: Schema
   unknownFields?: 'refuse' | 'ignore' | (string & {})
   dlq?: { enabled?: boolean; queue?: string }
+  /** The type of node that this file executes, and a schema of the config of such nodes. */
+  node?: string | { type: string; config?: Schema }
+  /** The circuit breaker of an executor, shared by all workers. */
+  breaker?: { failures?: number; openFor?: Duration; key?: string }
   keepCompleted?: unknown
   keepFailed?: unknown
   removeOnComplete?: unknown

@@ -100,6 +100,9 @@ export interface WorkerContext<Input = any> {
   readonly step: string | null
   readonly stepKey: string | null
   readonly n: number
+  /** The config of the node, and the ids of its inputs that were skipped; for the executor of a node. */
+  readonly config: any
+  readonly skipped: string[]
   readonly correlationId: CallableText
   /** The event, or the trigger's data, of a declared wait. */
   readonly awaited: any

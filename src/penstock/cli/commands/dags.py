@@ -1,4 +1,4 @@
-"""`penstock dags list|show|register|check|compare|activate|deactivate|retry`."""
+"""`penstock dags list|show|register|check|compare|activate|deactivate|retry|breakers|reset-breaker`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from cyclopts import Parameter
 
 from ...app import App
 from ...app.dags import DagComparison
+from ...dags.breakers import BreakerState
 from ...dags.catalog import DagSummary
 from ...dags.definition import Dag, DagWarning
 from ...dags.diagram import build_dag_diagram
@@ -27,7 +28,7 @@ from ..output import has_unicode_output, print_json, print_text
 from ..session import build_store_app, build_worker_app, is_server_url, refuse_memory_store
 from ..tables import pluralize, print_result, print_rows
 
-dags = Commands(name="dags", help="List dags; show, register, check, compare, activate, deactivate, retry.")
+dags = Commands(name="dags", help="List dags; register, check, compare, retry; circuit breakers.")
 Version = Annotated[int | None, Parameter(help="Which version. Default: the newest.")]
 
 
@@ -178,6 +179,45 @@ def retry(
     return 0
 
 
+@dags.command
+def breakers(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """List circuit breakers that have counted failures: closed, open or half-open."""
+    rows = [breaker_to_dict(one) for one in asyncio.run(_breakers(common))]
+    columns = ("type", "key", "state", "failures", "until", "error")
+    print_rows(rows, columns, json=common.json, empty="No circuit breaker has counted a failure.")
+    return 0
+
+
+@dags.command
+def reset_breaker(type: str, key: str = "", /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Close a circuit breaker.
+
+    Parameters
+    ----------
+    type
+        Type of the nodes that it guards.
+    key
+        Which one, if the type has one for each value of a key.
+    """
+    changed = asyncio.run(_reset_breaker(common, type, key))
+    name = f"{type} {key}".strip()
+    text = f"The breaker of {name} is closed." if changed else f"The breaker of {name} has counted no failures."
+    print_result(text, {"type": type, "key": key, "changed": changed}, json=common.json)
+    return 0
+
+
+def breaker_to_dict(breaker: BreakerState) -> dict[str, Any]:
+    """Return what `dags breakers --json` prints."""
+    return {
+        "type": breaker.type,
+        "key": breaker.key,
+        "state": breaker.state,
+        "failures": breaker.failures,
+        "until": breaker.until,
+        "error": breaker.error,
+    }
+
+
 def summary_to_dict(summary: DagSummary) -> dict[str, Any]:
     """Return what `dags --json` prints."""
     newest = summary.versions[-1]
@@ -236,6 +276,16 @@ async def _compare(common: CommonOptions, id: str, old: int, new: int) -> DagCom
 async def _set_active(common: CommonOptions, id: str, is_active: bool) -> bool:
     async with build_store_app(common) as app:
         return await (app.dags.activate(id) if is_active else app.dags.deactivate(id))
+
+
+async def _breakers(common: CommonOptions) -> Sequence[BreakerState]:
+    async with build_store_app(common) as app:
+        return await app.dags.breakers()
+
+
+async def _reset_breaker(common: CommonOptions, type: str, key: str) -> bool:
+    async with build_store_app(common) as app:
+        return await app.dags.reset_breaker(type, key)
 
 
 async def _retry(common: CommonOptions, run: str, node: str | None) -> Sequence[str]:

@@ -9,6 +9,7 @@ import msgspec
 
 from ...app.app import App
 from ...app.dags import DagComparison
+from ...dags.breakers import BreakerState
 from ...dags.catalog import DagSummary
 from ...dags.definition import Dag, DagWarning, read_dag
 from ..endpoints import Body, Query, Routes
@@ -56,6 +57,13 @@ class DagRetryBody(Body):
     node: str | None = None
 
 
+class BreakerBody(Body):
+    """Which circuit breaker."""
+
+    type: str
+    key: str = ""
+
+
 class DagCheck(msgspec.Struct):
     """The warnings about a definition that has no mistakes."""
 
@@ -79,6 +87,18 @@ class RetriedNodes(msgspec.Struct):
 async def list_dags(app: App) -> list[DagSummary]:
     """List dags with their versions."""
     return await app.dags.list()
+
+
+@routes.get("/api/_dags/breakers")
+async def list_breakers(app: App) -> list[BreakerState]:
+    """List circuit breakers that have counted failures: closed, open or half-open."""
+    return list(await app.dags.breakers())
+
+
+@routes.post("/api/_dags/breakers/reset")
+async def reset_breaker(app: App, body: BreakerBody) -> Done:
+    """Close a circuit breaker."""
+    return Done(await app.dags.reset_breaker(body.type, body.key))
 
 
 @routes.get("/api/_dags/{id}")

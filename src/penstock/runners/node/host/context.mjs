@@ -285,6 +285,8 @@ export function makeContext(run, task, input) {
     flowId: task.flow ?? null,
     flowName: task.flow ?? null,
     step: task.step ?? null,
+    config: task.node?.config ?? null,
+    skipped: task.node?.skipped ?? [],
     stepKey: task.step ?? null,
     n: task.n ?? 1,
     correlationId: callable(task.correlationId ?? ''),

@@ -15,6 +15,18 @@ export function defineFunction(config, handle) {
   return Object.assign(fn, { config: rest })
 }
 
+/** Marks what the executor of a node returns if it is more than data. */
+export const NODE_OUTCOME = Symbol.for('penstock.node.outcome')
+
+/** Return it from the executor of a node: the node is skipped. */
+export const skip = (reason = '') => ({ [NODE_OUTCOME]: 'skip', reason })
+
+/** Return it from the executor of a node: the attempt failed. `retry` is false, or the delay of the next attempt. */
+export const fail = (reason, { retry = true } = {}) => ({ [NODE_OUTCOME]: 'fail', reason, retry })
+
+/** Return it from the executor of a node: of the nodes after it, only these follow. */
+export const next = (nodes, data = null) => ({ [NODE_OUTCOME]: 'next', nodes: [nodes].flat(), data })
+
 export class PenstockError extends Error {
   constructor(message, options) {
     super(message, options)

@@ -88,7 +88,7 @@ bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 faults: setup
-	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest -n 3 tests/faults tests/interop/test_pgboss.py tests/schedules/test_daylight_saving.py tests/records tests/app/test_clock_skew.py tests/app/test_import_mutants.py tests/runners/test_killed_workers.py tests/runners/test_process_faults.py tests/runners/test_node_faults.py tests/runners/test_runner_mutants.py
+	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest -n 3 tests/faults tests/interop/test_pgboss.py tests/schedules/test_daylight_saving.py tests/records tests/app/test_clock_skew.py tests/app/test_import_mutants.py tests/runners/test_killed_workers.py tests/runners/test_process_faults.py tests/runners/test_node_faults.py tests/runners/test_runner_mutants.py tests/entities/test_kills.py tests/messaging/test_message_kills.py tests/messaging/test_kafka_rebalances.py
 
 # Nothing else changes a pinned version. The files hold versions and hashes; where to download from is pip's and npm's setting.
 lock: setup

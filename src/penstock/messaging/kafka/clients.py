@@ -30,6 +30,7 @@ class KafkaAddress(msgspec.Struct, frozen=True):
     brokers: str
     client_id: str
     options: Mapping[str, Any] = {}  # of SASL and TLS
+    session_ms: int = 10_000  # a member of a group without a sign of life for this long loses its partitions
 
     def __str__(self) -> str:
         """Return the brokers for a message, without the password."""
@@ -139,8 +140,8 @@ def make_consumer(address: KafkaAddress, group: str | None, start: str) -> AIOKa
         auto_offset_reset=start,
         isolation_level="read_committed",
         max_poll_records=MAX_RECORDS,
-        session_timeout_ms=10_000,
-        heartbeat_interval_ms=1_000,
+        session_timeout_ms=address.session_ms,
+        heartbeat_interval_ms=min(1_000, address.session_ms // 10),
         metadata_max_age_ms=10_000,
     )
 

@@ -30,7 +30,7 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 from penstock.worker import polling
 
-pytest_plugins = ("xdist_groups", "progress", "coverage_lock")
+pytest_plugins = ("xdist_groups", "progress", "coverage_lock", "browser")
 
 # Build the URL of an empty store of each kind.
 STORE_URLS: dict[str, Callable[[Path], str]] = {

@@ -54,6 +54,7 @@ async def wrong_value(kind: str, ctx: Context) -> Any:
             await ctx.run("wrong", lambda: bad)
         case "return":
             return bad
+    return None
 
 
 @flow("raises", emits=[])
@@ -108,7 +109,7 @@ async def floods(input: Any, ctx: Context) -> str:
 async def loops(input: Any, ctx: Context) -> Any:
     seen = []
     for n in range(3):
-        seen.append(await ctx.run(f"step {n}", lambda n=n: n * n))  # type: ignore[misc]
+        seen.append(await ctx.run(f"step {n}", lambda n=n: n * n))
         await ctx.wait.time("1h", name=f"pause {n}")
     return seen
 

@@ -61,6 +61,7 @@ def wrong_value(kind: str, ctx: SyncContext) -> Any:
             ctx.run("wrong", lambda: bad)
         case "return":
             return bad
+    return None
 
 
 @flow("raises", emits=[])
@@ -115,7 +116,7 @@ def floods(input: Any, ctx: SyncContext) -> str:
 def loops(input: Any, ctx: SyncContext) -> Any:
     seen = []
     for n in range(3):
-        seen.append(ctx.run(f"step {n}", lambda n=n: n * n))  # type: ignore[misc]
+        seen.append(ctx.run(f"step {n}", lambda n=n: n * n))
         ctx.wait.time("1h", name=f"pause {n}")
     return seen
 

@@ -1,4 +1,4 @@
-"""The second half of the runner contract: values of every kind, wrong values, floods, jobs, and what stops a handler."""
+"""The second half of the runner contract: values, wrong values, floods, jobs, and what stops a handler."""
 
 from __future__ import annotations
 

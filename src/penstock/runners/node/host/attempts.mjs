@@ -124,6 +124,6 @@ export function take(number, frame) {
     case 'suspend': return giveUp(number, (attempt) => attempt.end())
     case 'cancel': return giveUp(number, (attempt) => attempt.cancel(frame.reason))
     case 'evaluate': return void evaluate(number, frame)
-    case 'load': return void load(frame.file).catch(() => {})
+    case 'ping': return send(number, { type: 'heartbeat', rssMb: process.memoryUsage.rss() / 2 ** 20 })
   }
 }

@@ -22,7 +22,7 @@ from ..failures import DEFAULT_RETRY, DeadLetters
 from ..options import read_dead_letters
 from ..services import Consumption, Loop, run_loops
 from ..targets import Routes, Targets, check_entity_data, resolve_routes
-from .clients import ID_HEADER, NAME_HEADER, Producer, read_address
+from .clients import ID_HEADER, NAME_HEADER, Producer, lag_of, read_address
 from .consumer import TopicConsumer
 from .partition import Partition, TopicOptions, make_position
 
@@ -136,6 +136,14 @@ class Kafka:
             log.warning("Kafka does not answer: %s", problem)
             return False
         return True
+
+    async def depth(self, queue: str) -> int:
+        """Return how many messages of a topic the group has not consumed yet.
+
+        Args:
+            queue: The topic.
+        """
+        return await lag_of(self._address, self._options.group, queue)
 
     # Messages
 

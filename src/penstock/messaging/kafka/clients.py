@@ -165,6 +165,25 @@ async def end_of(address: KafkaAddress, topic: str, partition: int) -> int:
         return int((await client.end_offsets([place]))[place])
 
 
+async def lag_of(address: KafkaAddress, group: str, topic: str) -> int:
+    """Return how many records of a topic a group has not consumed."""
+    client = make_consumer(address, group, "earliest")
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await client.start()
+            # Topics that nobody has asked for yet are not in the metadata.
+            await client._client.add_topic(topic)
+            places = [TopicPartition(topic, n) for n in client.partitions_for_topic(topic) or ()]
+            client.assign(places)
+            starts, ends = await client.beginning_offsets(places), await client.end_offsets(places)
+            done = {place: await client.committed(place) for place in places}
+    except OUTAGES as problem:
+        raise BrokerUnavailable(f"{address} does not answer ({problem or type(problem).__name__})") from problem
+    finally:
+        await client.stop()
+    return sum(ends[place] - (done[place] if done[place] is not None else starts[place]) for place in places)
+
+
 async def has_record(address: KafkaAddress, topic: str, partition: int, start: int, id: str) -> bool:
     """Return whether a partition has a record with this id at an offset or after it."""
     place = TopicPartition(topic, partition)

@@ -81,8 +81,8 @@ class Guard:
             return await self._check(address, await self._checked(address, ticket, self._tokens.take_ticket))
         if self._authenticate is not None or not self._allow_loopback or await self._tokens.exist():
             raise Unauthorized(
-                "a token is required; `penstock tokens add NAME` creates one. Send it in the header Authorization, after "
-                "the word Bearer; the command line takes --token or PENSTOCK_TOKEN"
+                "a token is required; `penstock tokens add NAME` creates one. Send it in the header Authorization, "
+                "after the word Bearer; the command line takes --token or PENSTOCK_TOKEN"
             )
         check_loopback(connection)
         return Caller("local", ADMIN)

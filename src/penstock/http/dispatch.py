@@ -59,8 +59,8 @@ def check_role(endpoint: Endpoint, caller: Caller) -> None:
     """Raise Forbidden unless the caller may use the endpoint."""
     if not endpoint.is_public and not caller.may(endpoint.role):
         raise Forbidden(
-            f"{caller.name!r} is a {caller.role}; this request needs the role {endpoint.role}, and `penstock tokens add "
-            f"NAME --role {endpoint.role}` creates a token with it"
+            f"{caller.name!r} is a {caller.role}; this request needs the role {endpoint.role}, and `penstock tokens "
+            f"add NAME --role {endpoint.role}` creates a token with it"
         )
 
 

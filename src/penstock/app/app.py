@@ -54,6 +54,7 @@ from ..jobs.launcher import Launcher
 from ..ports.bridge import Bridge
 from ..ports.store import Store
 from ..ports.unit import DELIVERIES, Claim
+from ..runners.node.program import HostOptions
 from ..runners.node.runner import NodeFiles
 from ..settings import SettingOptions, Settings
 from ..telemetry.instrumentation import Instrumentation, InstrumentationListener
@@ -595,7 +596,7 @@ class App:
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, has_dir: bool) -> Registry:
         cache = Path(self.settings.dir).resolve().parent / ".penstock" / "node"
-        self._node = NodeFiles(self.settings.node, self.settings.node_memory or None, cache)
+        self._node = NodeFiles(HostOptions.read(self.settings), cache)
         self._scripts = Scripts(self._node.describe, self._node.evaluate)
         self._functions = read_functions(check_list(handlers, "handlers")) if handlers is not None else []
         self._has_dir = has_dir or (handlers is None and os.path.isdir(self.settings.dir))

@@ -6,9 +6,9 @@
     ├── DagInactive · EntityRefused · EntityFailed
     ├── NotFound                 UnknownFlow · UnknownDag · UnknownEntity · UnknownNodeType · UnknownStep ·
     │                            UnknownQueue · UnknownRun · UnknownJob · UnknownKind · UnknownSchedule ·
-    │                            UnknownWait · UnknownWebhook
+    │                            UnknownWait · UnknownWebhook · UnknownMessage
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
-    │                            UnreadableJob
+    │                            UnreadableJob · BadMessage
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt · BrokenQueue ·
     │                            NamespaceMismatch
     ├── UnreadableRecord

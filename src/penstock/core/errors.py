@@ -10,7 +10,7 @@
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
     │                            UnreadableJob · BadMessage
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt · BrokenQueue ·
-    │                            NamespaceMismatch
+    │                            NamespaceMismatch · BrokerUnavailable
     ├── UnreadableRecord
     ├── HandlerError             Permanent · AddressRefused · EntityCycle · ExpressionError · NodeFailed · Rejected ·
     │   │                        Retry · CircuitOpen · RateLimited ·

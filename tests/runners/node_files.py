@@ -10,16 +10,18 @@ from typing import Any
 import penstock.testing.contracts
 from node_programs import node
 from penstock.ports.runner import Channel, Task
+from penstock.runners.node.program import HostOptions
 from penstock.runners.node.runner import NodeFiles, NodeRunner
 
 HANDLERS = Path(penstock.testing.contracts.__file__).with_name("runner_handlers.ts")
+EDGE_HANDLERS = HANDLERS.with_name("runner_edge_handlers.ts")
 
 
 class SharedRunner:
     """A runner that stays open when one of its Apps closes."""
 
-    def __init__(self) -> None:
-        self.inner = NodeRunner(node())
+    def __init__(self, threads: int = 0) -> None:
+        self.inner = NodeRunner(HostOptions(node(), threads=threads))
 
     async def run(self, task: Task, channel: Channel) -> Any:
         return await self.inner.run(task, channel)
@@ -44,15 +46,17 @@ class SharedRunner:
 def write_contract_files(folder: Path) -> Path:
     """Write one worker file for each handler of the contract."""
     folder.mkdir()
-    shutil.copy(HANDLERS, folder / "_handlers.ts")
-    names = [line.split(":")[0].strip(" '") for line in HANDLERS.read_text().splitlines() if _defines(line)]
-    for name in names:
-        (folder / f"{name}.ts").write_text(
-            "import { handlers } from './_handlers'\n"
-            f"const {{ queue, config, handle }} = handlers['{name}']!\n"
-            "export { queue, config }\n"
-            "export default handle\n"
-        )
+    for number, file in enumerate((HANDLERS, EDGE_HANDLERS)):
+        module = "_handlers" if number == 0 else "_edge_handlers"
+        shutil.copy(file, folder / f"{module}.ts")
+        names = [line.split(":")[0].strip(" '") for line in file.read_text().splitlines() if _defines(line)]
+        for name in names:
+            (folder / f"{name}.ts").write_text(
+                f"import {{ handlers }} from './{module}'\n"
+                f"const {{ queue, config, handle }} = handlers['{name}']!\n"
+                "export { queue, config }\n"
+                "export default handle\n"
+            )
     return folder
 
 

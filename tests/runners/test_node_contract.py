@@ -13,6 +13,7 @@ import redis_server
 from penstock.ports.runner import Runner
 from penstock.testing import TestApp
 from penstock.testing.contracts import RunnerContract
+from penstock.testing.contracts.runner_edges import CrashCases
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ async def host() -> AsyncIterator[SharedRunner]:
     await shared.inner.close()
 
 
-class NodeContract(RunnerContract):
+class NodeContract(CrashCases, RunnerContract):
     """The contract on one warm host."""
 
     def make_runner(self, concurrency: int) -> Runner:
@@ -60,3 +61,19 @@ class TestNodeOnSQLite(NodeContract):
 class TestNodeOnRedis(NodeContract):
     def make_url(self) -> str:
         return redis_server.url()
+
+
+@pytest_asyncio.fixture(scope="class", loop_scope="class")
+async def host_with_threads() -> AsyncIterator[SharedRunner]:
+    shared = SharedRunner(threads=2)
+    yield shared
+    await shared.inner.close()
+
+
+@pytest.mark.spec("000-15.4", "004-6.3")
+class TestNodeThreads(NodeContract):
+    """The same handlers on worker threads."""
+
+    @pytest.fixture
+    def host(self, host_with_threads: SharedRunner) -> SharedRunner:
+        return host_with_threads

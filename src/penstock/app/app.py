@@ -54,6 +54,7 @@ from ..jobs.launcher import Launcher
 from ..ports.bridge import Bridge
 from ..ports.store import Store
 from ..ports.unit import DELIVERIES, Claim
+from ..runners.node.program import HostOptions
 from ..runners.node.runner import NodeFiles
 from ..settings import SettingOptions, Settings
 from ..telemetry.instrumentation import Instrumentation, InstrumentationListener
@@ -64,7 +65,7 @@ from ..worker.outcomes import Work
 from .advice import Advice
 from .app_log import make_app_log
 from .arguments import NoInput, StartOptions, check_list, check_path
-from .bridges import AppBridgeHost, BridgeView, check_bridges, run_bridges
+from .bridges import AppBridgeHost, BridgeView, check_bridges, make_entity_bridges, run_bridges
 from .dag_files import register_dag_files
 from .dags import Dags
 from .dead_letters import DeadLetters
@@ -285,7 +286,7 @@ class App:
             self._start_on,
             self.settings,
             self._bridges,
-            lambda: run_bridges(self, self._file_bridges),
+            lambda: run_bridges(self, (*self._file_bridges, *self._entity_bridges)),
             self._make_runner,
             {"node": self._node.make_runner},
             lambda: register_dag_files(self),
@@ -552,7 +553,7 @@ class App:
 
     async def check_bridges(self) -> Sequence[BridgeView]:
         """Return the open bridges of this App, and whether the system of each one answers."""
-        own = self._file_bridges if self.workers.is_running else ()
+        own = (*self._file_bridges, *self._entity_bridges) if self.workers.is_running else ()
         return await check_bridges((*self._bridges, *own))
 
     async def diagnose(self) -> Sequence[Check]:
@@ -595,7 +596,7 @@ class App:
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, has_dir: bool) -> Registry:
         cache = Path(self.settings.dir).resolve().parent / ".penstock" / "node"
-        self._node = NodeFiles(self.settings.node, self.settings.node_memory or None, cache)
+        self._node = NodeFiles(HostOptions.read(self.settings), cache)
         self._scripts = Scripts(self._node.describe, self._node.evaluate)
         self._functions = read_functions(check_list(handlers, "handlers")) if handlers is not None else []
         self._has_dir = has_dir or (handlers is None and os.path.isdir(self.settings.dir))
@@ -611,6 +612,7 @@ class App:
     def _register(self, found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
         self._found, self._load_problems = found, problems
         registry = self._build_registry(found, problems)
+        self._entity_bridges = make_entity_bridges(registry.entities.values())
         self._loaded_at = self._machine_clock.now_ms()
         for problem in registry.problems:
             log.warning("%s [%s]", problem, problem.code)

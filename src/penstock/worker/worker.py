@@ -21,7 +21,7 @@ from .attempt import Attempt
 from .capacity import PREFETCH_MAX_WAIT_S, CapacityTracker, Prefetcher, QueueLimits
 from .channel import LEASE_LOST, NO_SLOT, QUARANTINED, QUEUE_HELD, SHUTDOWN, AttemptServices
 from .leases import LeaseRenewer
-from .outcomes import Engine, JobReturn
+from .outcomes import ClaimOpener, JobReturn
 from .polling import ClaimPoller
 from .quarantine import Quarantine, alone_memo
 from .recording import record_result, report_end, report_start
@@ -45,7 +45,7 @@ class Worker:
         *,
         name: str,
         runtime: Runtime,
-        engine: Engine,
+        engine: ClaimOpener,
         runner: Runner,
         queues: dict[str, QueueLimits],
         concurrency: int,

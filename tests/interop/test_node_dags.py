@@ -48,8 +48,7 @@ async def test_queue_events_of_node_see_the_status_of_nodes_and_runs(node: Any, 
     assert all(isinstance(one["data"].pop("timestamp"), int) for one in seen)
     first = [(one["jobId"], one["data"]) for one in seen if one["jobId"].startswith("r1.")]
     of_nodes = {
-        name: [data["nodeStatus"] for _, data in first if data.get("nodeId") == name]
-        for name in ("a", "b", "c", "d")
+        name: [data["nodeStatus"] for _, data in first if data.get("nodeId") == name] for name in ("a", "b", "c", "d")
     }
     assert of_nodes == {
         "a": ["running", "completed"],

@@ -345,7 +345,7 @@ class CancelJob(msgspec.Struct, frozen=True):
 
 
 class JobStatus(msgspec.Struct, frozen=True):
-    """A status for other programs that follow a queue: a store that shares its queues shows it as progress of the job."""
+    """A status for other programs that follow a queue; a store that shares its queues shows it as progress of a job."""
 
     queue: str
     job: str

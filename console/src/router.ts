@@ -9,6 +9,9 @@ const routes: RouteRecordRaw[] = [
   { path: '/runs/:id', name: 'run', component: () => import('./pages/RunPage.vue'), meta: { title: 'Run' } },
   { path: '/flows', name: 'flows', component: () => import('./pages/FlowsPage.vue'), meta: { title: 'Flows' } },
   { path: '/flows/:flow', name: 'flow', component: () => import('./pages/FlowPage.vue'), meta: { title: 'Flow' } },
+  { path: '/entities', name: 'entities', component: () => import('./pages/EntitiesPage.vue'), meta: { title: 'Entities' } },
+  { path: '/entities/:type', name: 'entity-type', component: () => import('./pages/EntityTypePage.vue'), meta: { title: 'Entities' } },
+  { path: '/entities/:type/:id', name: 'entity', component: () => import('./pages/EntityPage.vue'), meta: { title: 'Entity' } },
   { path: '/queues', name: 'queues', component: () => import('./pages/QueuesPage.vue'), meta: { title: 'Queues' } },
   { path: '/queues/:queue', name: 'queue', component: () => import('./pages/QueuePage.vue'), meta: { title: 'Queue' } },
   { path: '/jobs/:id', name: 'job', component: () => import('./pages/JobPage.vue'), meta: { title: 'Job' } },
@@ -24,4 +27,4 @@ const routes: RouteRecordRaw[] = [
 ]
 
 export const router = createRouter({ history: createWebHistory(new URL(document.baseURI).pathname), routes })
-router.afterEach((to) => void (document.title = `${to.params.id ?? to.params.flow ?? to.params.queue ?? to.meta.title} · Penstock`))
+router.afterEach((to) => void (document.title = `${to.params.id ?? to.params.flow ?? to.params.type ?? to.params.queue ?? to.meta.title} · Penstock`))

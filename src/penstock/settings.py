@@ -48,6 +48,7 @@ class SettingOptions(TypedDict, total=False):
     unknown_fields: Literal["refuse", "ignore"] | None
     node: str | None
     node_memory: int | None
+    node_threads: int | None
     queues: Names | None
     stream_types: Names | None
     http_allow: Names | None
@@ -102,6 +103,7 @@ class Settings:
     unknown_fields: Literal["refuse", "ignore"] = "refuse"
     node: str = ""
     node_memory: int = 0
+    node_threads: int = 0
     queues: tuple[str, ...] = ()
     stream_types: tuple[str, ...] = ()
     http_allow: tuple[str, ...] = ()
@@ -240,7 +242,7 @@ _COUNTS = {
     "max_depth": 0,
     "port": 0,
     "buffer_limit": 1000,
-    "node_memory": 0,
+    **dict.fromkeys(("node_memory", "node_threads"), 0),
     **dict.fromkeys(("keep_runs", "keep_jobs", "keep_events", "keep_entity_events"), 0),
     **dict.fromkeys(("process_pool", "process_jobs", "process_memory", "process_cpu", "process_files"), 0),
 }

@@ -20,7 +20,7 @@ async def shop() -> str:
 
 
 @pytest.mark.spec("000-3.14", "000-7.1", "000-7.2", "000-7.28", "000-14.2", "001-1.5", "001-6.3", "001-6.4")
-@pytest.mark.spec("003-1.1", "003-3.4", "003-4.7")
+@pytest.mark.spec("003-1.1", "003-3.4", "003-4.7", "003-15.1")
 @pytest.mark.parametrize(
     ("stream", "subject"),
     [

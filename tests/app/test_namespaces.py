@@ -13,7 +13,7 @@ import redis.asyncio as redis
 import postgres_server
 import redis_server
 from penstock import App, flow, job
-from penstock.core.errors import NamespaceMismatch
+from penstock.core.errors import ConfigError, NamespaceMismatch
 from penstock.settings import Settings
 from penstock.stores.redis import RedisStore
 
@@ -127,6 +127,25 @@ async def test_the_queues_of_another_namespace_have_their_own_prefix() -> None:
     assert await client.keys("bull:*") == []
     await client.aclose()
     assert RedisStore(url)._prefix == "bull", "Node shares the queues of the default namespace without a setting"
+
+
+@pytest.mark.parametrize("first", ["nq", "bull"])
+async def test_a_namespace_is_not_named_as_the_prefix_of_another(first: str) -> None:
+    """The run `bull:run:one` of a namespace `bull` would be the job `one` in the queue `run` of the default namespace."""
+    url = redis_server.url()
+    second = "nq" if first == "bull" else "bull"
+    async with App(url, namespace=first, handlers=[greet, mail]) as app:
+        await app.start("greet", "Ada", key="one")
+        await app.enqueue("mail", "hi", key="two")
+    with pytest.raises(ConfigError, match=r"'bull'.* would "):
+        async with App(url, namespace=second, handlers=[greet]):
+            pass
+
+
+async def test_a_prefix_is_not_the_namespace() -> None:
+    with pytest.raises(ConfigError, match=r"prefix 'ada' .* is also the namespace.*add \?prefix=\{namespace\}:bull"):
+        async with App(f"{redis_server.url()}?prefix=ada", namespace="ada", handlers=[greet]):
+            pass
 
 
 def test_a_url_may_contain_the_namespace() -> None:

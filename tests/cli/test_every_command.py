@@ -46,6 +46,7 @@ MORE = {  # required options
     "events": ["some-id"],
     "logs": ["some-id"],
     "import pgboss": ["--from", "postgresql://nobody@127.0.0.1:1/nothing"],
+    "jobs execute": ["--timeout", "10ms"],
     "jobs list": ["--state", "waiting"],
     "outbox create": ["--in", "sqlite:///mine.db"],
     "outbox list": ["--in", "sqlite:///mine.db"],

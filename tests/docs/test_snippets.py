@@ -17,6 +17,7 @@ from penstock.telemetry.logging import LOGGER, restore_loggers
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")])
+REDUCERS = ROOT / "docs" / "howto" / "look-ups.md"  # examples of a reducer and of a projection
 TUTORIAL = ROOT / "docs" / "tutorial.md"  # two terminals and a kill: test_tutorial plays it
 
 
@@ -37,7 +38,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page != TUTORIAL], ids=lambda page: str(page.relative_to(ROOT))
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.spec("000-19.5")] if page == REDUCERS else [])
+        for page in PAGES
+        if page != TUTORIAL
+    ],
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_snippets_of_the_page(page: Path, folder: Path) -> None:
     if "examples" in page.parts:

@@ -53,6 +53,7 @@ async def test_ask_and_follow(url: str, monkeypatch: pytest.MonkeyPatch) -> None
         assert "".join(view["steps"]["answer"]["partials"]) == text
 
 
+@pytest.mark.spec("000-7.32")
 @needs_browser
 async def test_a_reload_in_the_middle_of_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with (

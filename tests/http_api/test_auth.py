@@ -27,6 +27,7 @@ def bearer(text: str) -> dict[str, str]:
     return {"authorization": f"Bearer {text}"}
 
 
+@pytest.mark.spec("000-3.38", "000-9.5")
 async def test_without_tokens_this_machine_may_do_everything(serve: Serve) -> None:
     async with App(":memory:", handlers=()) as app, serve(app) as client:
         assert (await client.get("/api/_tokens")).status_code == 200
@@ -56,6 +57,7 @@ async def test_only_these_routes_are_public() -> None:
     ]
 
 
+@pytest.mark.spec("000-3.38")
 @pytest.mark.parametrize("role", ["viewer", "operator", "admin"])
 async def test_a_role_allows_what_it_says(serve: Serve, role: str) -> None:
     async with App(":memory:", handlers=()) as app, serve(app) as client:
@@ -138,6 +140,7 @@ async def test_an_allowed_origin_may_call() -> None:
     assert answer.status_code == 200
 
 
+@pytest.mark.spec("000-9.5")
 async def test_a_session_of_the_application_is_enough(serve: Serve) -> None:
     async def authenticate(request: object) -> Caller | None:
         name = request.headers.get("x-user")  # type: ignore[attr-defined]

@@ -107,6 +107,7 @@ async def test_jobs_queues_and_dead_letters(serve: Serve, url: str) -> None:
         assert (await client.queues.counts("double"))["completed"] >= 3
 
 
+@pytest.mark.spec("000-10.14")
 async def test_execute_and_inspect(serve: Serve, url: str) -> None:
     async with running(serve, url) as (app, client):
         frames = [frame async for frame in client.jobs.execute("double", 4, key="j-4")]

@@ -73,7 +73,7 @@ async def test_the_backlog_then_live_events(serve: Serve, url: str) -> None:
         assert [event["data"]["n"] for event in more] == [6, 7]
 
 
-@pytest.mark.spec("003-4.6", "003-11.3", "003-10.4")
+@pytest.mark.spec("003-4.6", "003-11.3", "003-10.4", "003-15.1")
 async def test_by_default_the_newest_hundred_come_first(serve: Serve) -> None:
     async with App(":memory:", handlers=()) as app, serve(app) as client:
         await append(app, 0, 130)
@@ -170,6 +170,7 @@ async def test_the_feed_with_filters(serve: Serve, url: str) -> None:
         ]
 
 
+@pytest.mark.spec("000-3.36")
 async def test_an_idle_stream_sends_heartbeats(serve: Serve) -> None:
     async with (
         asyncio.timeout(20),

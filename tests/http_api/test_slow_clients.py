@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -13,7 +15,8 @@ from websockets.asyncio.client import connect
 
 from http_server import Serve
 from penstock import App
-from penstock.http import protocol, sockets, sse
+from penstock.http import asgi_app, protocol, sockets, sse
+from penstock.settings import Settings
 from penstock.testing.until import until
 
 STREAM = "nq:entity:e-1"
@@ -54,6 +57,7 @@ def has_clients(client: httpx.AsyncClient, count: int) -> Callable[[], bool]:
     return lambda: client.services.readers.clients == count  # type: ignore[attr-defined,no-any-return]
 
 
+@pytest.mark.spec("003-12.2")
 async def test_a_client_that_does_not_read_is_disconnected_with_a_reason(
     serve: Serve, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,3 +112,42 @@ async def test_a_socket_that_does_not_read_is_closed(serve: Serve, monkeypatch: 
             await socket_.send(json.dumps({"op": "subscribe", "id": "s", "stream": STREAM, "after": ""}))
             await until(has_clients(client, 1))
             await until(has_clients(client, 0))
+
+
+@pytest.mark.spec("000-3.36")
+def test_the_settings_of_live_streams_reach_the_server() -> None:
+    defaults = {name: one.default for name, one in inspect.signature(asgi_app).parameters.items()}
+    assert defaults["heartbeat_s"] == Settings().heartbeat / 1000 == 15
+    assert defaults["buffer_limit"] == Settings().buffer_limit
+
+
+@pytest.mark.spec("000-3.37")
+@pytest.mark.parametrize("limit", [50_000, 1_000_000])
+async def test_a_client_that_is_behind_is_sent_no_more_than_the_limit(limit: int) -> None:
+    """What is sent and not taken yet is what the server holds for a client: one part, whatever the stream holds."""
+    async with App(":memory:", handlers=()) as app:
+        for n in range(EVENTS):
+            await app.events.append(STREAM, "thing.happened", {"n": n, "text": "x" * 20_000})
+        application = asgi_app(app, buffer_limit=limit)
+        sent: list[int] = []
+        is_behind, forever = asyncio.Event(), asyncio.Event()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                sent.append(len(message["body"]))
+                if len(sent) == 3:
+                    is_behind.set()
+                    await forever.wait()  # the client takes nothing more
+
+        async def receive() -> Any:
+            await forever.wait()
+
+        scope = {
+            "type": "http", "method": "GET", "path": PATH, "raw_path": PATH.encode(), "query_string": b"after=",
+            "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1), "root_path": "",
+        }  # fmt: skip
+        streaming = asyncio.ensure_future(application(scope, receive, send))
+        await is_behind.wait()
+        streaming.cancel()
+        await asyncio.wait([streaming])
+    assert limit / 2 < max(sent) <= limit

@@ -10,6 +10,7 @@ from typing import Any
 import penstock.testing.contracts
 from node_programs import node
 from penstock.ports.runner import Channel, Task
+from penstock.runners.node.program import HostOptions
 from penstock.runners.node.runner import NodeFiles, NodeRunner
 
 HANDLERS = Path(penstock.testing.contracts.__file__).with_name("runner_handlers.ts")
@@ -18,8 +19,8 @@ HANDLERS = Path(penstock.testing.contracts.__file__).with_name("runner_handlers.
 class SharedRunner:
     """A runner that stays open when one of its Apps closes."""
 
-    def __init__(self) -> None:
-        self.inner = NodeRunner(node())
+    def __init__(self, threads: int = 0) -> None:
+        self.inner = NodeRunner(HostOptions(node(), threads=threads))
 
     async def run(self, task: Task, channel: Channel) -> Any:
         return await self.inner.run(task, channel)

@@ -116,6 +116,14 @@ async def test_execute_runs_a_handler_now_and_yields_its_frames(url: str) -> Non
         assert not app.workers.is_running
 
 
+async def test_execute_has_a_timeout(url: str) -> None:
+    """Nobody serves the queue: the job stays in it."""
+    async with App(url, handlers=[]) as app:
+        with pytest.raises(WaitTimeout, match="check that a worker is running for its queue"):
+            await frames_of(app.execute("nobody", key="late", timeout="50ms"))
+        assert (await app.jobs.get("late")).state.value == "waiting"
+
+
 async def test_execute_is_recorded_as_a_plain_job(url: str) -> None:
     async with App(url, handlers=HANDLERS) as app:
         found = [frame async for frame in app.execute("streams", {"n": 2}, key="once")]

@@ -60,3 +60,19 @@ class TestNodeOnSQLite(NodeContract):
 class TestNodeOnRedis(NodeContract):
     def make_url(self) -> str:
         return redis_server.url()
+
+
+@pytest_asyncio.fixture(scope="class", loop_scope="class")
+async def host_with_threads() -> AsyncIterator[SharedRunner]:
+    shared = SharedRunner(threads=2)
+    yield shared
+    await shared.inner.close()
+
+
+@pytest.mark.spec("000-15.4", "004-6.3")
+class TestNodeThreads(NodeContract):
+    """The same handlers on worker threads."""
+
+    @pytest.fixture
+    def host(self, host_with_threads: SharedRunner) -> SharedRunner:
+        return host_with_threads

@@ -72,6 +72,54 @@ async def test_a_blocked_loop_is_killed_after_a_timeout(folder: Files) -> None:
         assert (await app.finish(other)).result == 2
 
 
+PLACE = "import { isMainThread, threadId } from 'node:worker_threads'\n"
+
+
+@pytest.mark.spec("000-3.25", "004-1.5", "004-3.3", "004-6.1", "004-6.2")
+async def test_a_file_chooses_a_worker_thread(folder: Files) -> None:
+    """By default handlers share the main thread; with the setting, those on it say so."""
+    files = folder(
+        plain_mjs=PLACE + worker("plain", "return isMainThread"),
+        inside_mjs=PLACE + worker("inside", "return isMainThread", "useWorkerThreads: true"),
+        outside_mjs=PLACE + worker("outside", "return isMainThread", "useWorkerThreads: false"),
+        wrong_mjs=worker("wrong", "return 1", "useWorkerThreads: 'yes'"),
+    )
+    for threads, expected in ((0, [True, False, True]), (1, [False, False, True])):
+        async with TestApp(dir=files, node=node(), node_threads=threads) as app:
+            assert [(await app.run_flow(name)).result for name in ("plain", "inside", "outside")] == expected
+            (problem,) = app.registry.problems
+            assert "useWorkerThreads must be true or false, got 'yes'" in problem.message
+
+
+async def test_a_blocked_thread_ends_alone(folder: Files) -> None:
+    """Its own attempts are retried; the process and the handlers of other threads go on."""
+    files = folder(
+        block_mjs=worker("block", "for (;;) {}", "timeout: 300, useWorkerThreads: true"),
+        crash_mjs=worker(
+            "crash",
+            "if (ctx.attempt === 1) process.exit(3); return [ctx.attempt, process.pid]",
+            f"retry: {FIXED}, useWorkerThreads: true",
+        ),
+        leak_mjs=worker(
+            "leak",
+            "const kept = []; while (ctx.attempt === 1) kept.push(new Array(1e5).fill(kept.length)); return [ctx.attempt, process.pid]",
+            f"retry: {FIXED}, useWorkerThreads: true",
+        ),
+        other_mjs=worker("other", "await ctx.run('once', () => 1); return [ctx.attempt, process.pid]"),
+    )
+    async with TestApp(dir=files, node=node(), node_memory=100) as app:
+        _, pid = (await app.run_flow("other")).result
+        other = await app.start("other")
+        blocked = await app.run_flow("block")
+        assert (await last_error(app, blocked))["code"] == "timeout"
+        assert (await app.finish(other)).result == [1, pid]
+        for name in ("crash", "leak"):
+            run = await app.run_flow(name)
+            assert run.result == [2, pid], "the same process"
+            error = await last_error(app, run)
+            assert (error["code"], "the thread that ran the handler ended" in error["error"]) == (RunnerLost.code, True)
+
+
 async def _is_running(app: TestApp, run: str) -> bool:
     return any(e.kind == "step.started" for e in await app.events.read_all(f"nq:flow:{run}"))
 

@@ -55,7 +55,7 @@ def fold(name: str, vector: dict[str, Any], after: int) -> msgspec.Struct:
     return reduce(events)
 
 
-@pytest.mark.spec("000-15.2", "001-1.16", "001-4.9", "003-5.1", "003-5.2", "003-5.3", "003-5.4")
+@pytest.mark.spec("000-15.2", "001-1.16", "001-4.9", "003-5.1", "003-5.2", "003-5.3", "003-5.4", "003-15.1")
 @pytest.mark.parametrize(("name", "vector"), VECTORS)
 def test_a_vector(name: str, vector: dict[str, Any]) -> None:
     for expected in vector["states"]:

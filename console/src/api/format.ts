@@ -44,6 +44,10 @@ export const clock = (text: string | null | undefined): string =>
 export const moment = (text: string | null | undefined): string =>
   text ? new Date(text).toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'medium', hour12: false } as Intl.DateTimeFormatOptions) : '–'
 
+/** Return a time as the clocks of a zone show it. */
+export const momentIn = (text: string, zone: string): string =>
+  new Date(text).toLocaleString(undefined, { weekday: 'short', year: 'numeric', month: 'short', day: 'numeric', hour: '2-digit', minute: '2-digit', hour12: false, timeZone: zone, timeZoneName: 'short' })
+
 export const count = (value: number | null | undefined): string => (value ?? 0).toLocaleString('en')
 
 export const plural = (value: number, one: string, many = `${one}s`): string => `${count(value)} ${value === 1 ? one : many}`

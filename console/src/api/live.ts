@@ -92,3 +92,4 @@ export const RUN_KINDS = ['flow.started', 'flow.completed', 'flow.failed', 'flow
 export const JOB_KINDS = ['job.added', 'job.active', 'job.completed', 'job.failed', 'job.cancelled', 'job.returned', 'step.started', 'step.completed', 'step.failed', 'step.redriven', 'step.retry']
 export const WAIT_KINDS = ['step.await.event', 'step.await.trigger', 'step.await.time', 'step.await.call', 'step.resumed', 'step.await.timeout', 'step.await.cancelled', 'flow.cancelled']
 export const LETTER_KINDS = ['step.failed', 'job.failed', 'step.redriven', 'job.added', 'flow.reopened']
+export const ENTITY_KINDS = ['entity.created', 'entity.received', 'entity.transitioned', 'entity.kept', 'entity.refused', 'entity.failed', 'entity.closed', 'entity.paused', 'entity.resumed']

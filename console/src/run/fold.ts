@@ -30,8 +30,22 @@ export interface Row {
   n: number
   segments: Segment[]
   calls: Map<string, CallBar>
-  attempts: Map<number, { input?: unknown; error?: string; from: number }>
+  attempts: Map<number, { input?: unknown; error?: string; from: number; to?: number }>
+  /** What each attempt streamed; the start of a long output is dropped. */
+  outputs: Map<number, string>
+  /** Runs that the step called and waits for, or waited for. */
+  children: Map<string, ChildBar>
 }
+
+export interface ChildBar {
+  run: string
+  flow: string
+  wait: string
+  from: number
+  to?: number
+}
+
+const MAX_OUTPUT = 200_000
 
 const time = (event: EventRecord): number => Date.parse(event.ts)
 
@@ -63,7 +77,7 @@ export class Fold {
     const n = event.kind.startsWith('node.') ? 1 : Number(event.meta?.n ?? 1)
     const key = n === 1 ? step : `${step}#${n}`
     let row = this.rows.get(key)
-    if (!row) this.rows.set(key, (row = { key, step, n, segments: [], calls: new Map(), attempts: new Map() }))
+    if (!row) this.rows.set(key, (row = { key, step, n, segments: [], calls: new Map(), attempts: new Map(), outputs: new Map(), children: new Map() }))
     return row
   }
 
@@ -84,13 +98,20 @@ export class Fold {
       for (const to of (event.meta?.starts ?? []) as string[]) this.#start(row.step, to, at)
     } else if (what === 'failed') {
       this.#finish(row, event, at, 'failed')
-      row.attempts.set(attempt, { from: at, ...row.attempts.get(attempt), error: String(event.data?.error ?? '') })
+      row.attempts.set(attempt, { from: at, ...row.attempts.get(attempt), to: at, error: String(event.data?.error ?? '') })
       if (event.data?.willRetry) row.segments.push({ kind: 'retry', from: at, attempt: attempt + 1, state: 'waiting', text: 'waits for the next attempt' })
+    } else if (what === 'partial') {
+      const chunk = event.data?.chunk
+      const before = event.meta?.index === 0 ? '' : row.outputs.get(attempt) ?? '' // code that runs again streams again
+      const text = before + (typeof chunk === 'string' ? chunk : `${JSON.stringify(chunk)}\n`)
+      row.outputs.set(attempt, text.length > MAX_OUTPUT ? text.slice(-MAX_OUTPUT / 2) : text)
     } else if (what.startsWith('await.') && !what.endsWith('timeout') && !what.endsWith('cancelled')) {
       close('completed')
       if (last?.kind === 'wait' && last.to === at) last.to = undefined // one more wait at the same moment
       else row.segments.push({ kind: 'wait', from: at, attempt, state: 'waiting', text: waitText(event) })
+      if (what === 'await.call' && event.data?.run) row.children.set(String(event.data.run), { run: String(event.data.run), flow: String(event.data.flow ?? ''), wait: String(event.data.wait ?? ''), from: at })
     } else if (what === 'resumed' || what === 'await.timeout' || what === 'await.cancelled') {
+      for (const child of row.children.values()) if (child.to === undefined && child.wait === event.data?.wait) child.to = at
       if (last?.kind === 'wait' && last.to === undefined) {
         close('completed')
         row.segments.push({ kind: 'queue', from: at, attempt, state: 'waiting' })

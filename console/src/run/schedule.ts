@@ -35,5 +35,5 @@ function offset(text: string, tz: string): number {
 export function dstNote(slot: string, before: string | undefined, tz = 'UTC'): string {
   if (!before || tz === 'UTC') return ''
   const change = offset(slot, tz) - offset(before, tz)
-  return change === 0 ? '' : `clocks go ${change > 0 ? 'forward' : 'back'} ${duration(Math.abs(change))} before it`
+  return change === 0 ? '' : `clocks go ${change > 0 ? 'forward' : 'back'} ${duration(Math.abs(change))} before this slot`
 }

@@ -54,6 +54,7 @@ from ..jobs.launcher import Launcher
 from ..ports.bridge import Bridge
 from ..ports.store import Store
 from ..ports.unit import DELIVERIES, Claim
+from ..runners.node.program import HostOptions
 from ..runners.node.runner import NodeFiles
 from ..settings import SettingOptions, Settings
 from ..telemetry.instrumentation import Instrumentation, InstrumentationListener
@@ -402,6 +403,7 @@ class App:
         *,
         name: str | None = None,
         key: str | None = None,
+        timeout: Duration | None = None,
     ) -> AsyncIterator[ExecutionFrame]:
         """Run one handler now, recorded as a plain job, and yield its frames; see `app.jobs.execute`.
 
@@ -410,8 +412,9 @@ class App:
             input: What the handler receives.
             name: Name of the job, if several handlers share the queue.
             key: Idempotency key.
+            timeout: Raise WaitTimeout if the job has not ended after this long.
         """
-        return self.jobs.execute(queue, input, name=name, key=key)
+        return self.jobs.execute(queue, input, name=name, key=key, timeout=timeout)
 
     async def enqueue(
         self,
@@ -593,7 +596,7 @@ class App:
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, has_dir: bool) -> Registry:
         cache = Path(self.settings.dir).resolve().parent / ".penstock" / "node"
-        self._node = NodeFiles(self.settings.node, self.settings.node_memory or None, cache)
+        self._node = NodeFiles(HostOptions.read(self.settings), cache)
         self._scripts = Scripts(self._node.describe, self._node.evaluate)
         self._functions = read_functions(check_list(handlers, "handlers")) if handlers is not None else []
         self._has_dir = has_dir or (handlers is None and os.path.isdir(self.settings.dir))

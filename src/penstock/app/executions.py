@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..core.durations import Duration
 from ..core.events import Event
+from ..core.outage_retry import limit_time
 from ..ports.unit import JobState
 from ..worker.work_scope import WorkScope
 
@@ -46,7 +48,12 @@ class ExecutionFrame(msgspec.Struct, frozen=True, rename="camel"):
 
 
 async def execute(
-    app: App, queue: str | Callable[..., Any], input: Any, name: str | None, key: str | None
+    app: App,
+    queue: str | Callable[..., Any],
+    input: Any,
+    name: str | None,
+    key: str | None,
+    timeout: Duration | None,
 ) -> AsyncGenerator[ExecutionFrame]:
     """Enqueue a job, run it here if its handler is loaded and no worker runs here, and yield its frames."""
     queue_name, _ = app._transactions.direct.jobs.resolve(queue, name)
@@ -57,7 +64,8 @@ async def execute(
         if key is not None and (ended := await _read_ended(app, id)) is not None:
             yield ended
             return
-        async for event in app.events.subscribe(stream, after=newest[0].id if newest else None):
+        events = app.events.subscribe(stream, after=newest[0].id if newest else None)
+        async for event in limit_time(events, f"job {id!r}", timeout):
             frame = _to_frame(event, id)
             if frame is not None:
                 yield frame

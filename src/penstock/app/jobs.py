@@ -275,6 +275,7 @@ class Jobs:
         *,
         name: str | None = None,
         key: str | None = None,
+        timeout: Duration | None = None,
     ) -> AsyncIterator[ExecutionFrame]:
         """Run one handler now, recorded as a plain job, and yield what happens: its log lines, progress, partial output
         and retries, and last how it ended.
@@ -287,8 +288,9 @@ class Jobs:
             input: What the handler receives.
             name: Name of the job, if several handlers share the queue.
             key: Idempotency key. A job of this key that has ended is not run again: its end is the only frame.
+            timeout: Raise WaitTimeout if the job has not ended after this long. It stays in its queue. Default: none.
         """
-        return execute(self._app, queue, input, name, key)
+        return execute(self._app, queue, input, name, key, timeout)
 
     async def inspect(self, id: str, *, timeout: Duration = 5.0) -> Inspection:
         """Return where the handler of a running job is: its stack, the memory of its process, and its last log line.

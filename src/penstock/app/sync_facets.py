@@ -914,7 +914,13 @@ class SyncJobs:
         return self._portal.call(self._facet.result(id, timeout=timeout))
 
     def execute(
-        self, queue: str | Callable[..., Any], input: Any = None, *, name: str | None = None, key: str | None = None
+        self,
+        queue: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        timeout: Duration | None = None,
     ) -> Iterator[ExecutionFrame]:
         """Run one handler now, recorded as a plain job, and yield what happens: its log lines, progress, partial output
         and retries, and last how it ended.
@@ -927,8 +933,9 @@ class SyncJobs:
             input: What the handler receives.
             name: Name of the job, if several handlers share the queue.
             key: Idempotency key. A job of this key that has ended is not run again: its end is the only frame.
+            timeout: Raise WaitTimeout if the job has not ended after this long. It stays in its queue. Default: none.
         """
-        return self._portal.iterate(self._facet.execute(queue, input, name=name, key=key))
+        return self._portal.iterate(self._facet.execute(queue, input, name=name, key=key, timeout=timeout))
 
     def inspect(self, id: str, *, timeout: Duration = 5.0) -> Inspection:
         """Return where the handler of a running job is: its stack, the memory of its process, and its last log line.
@@ -2475,7 +2482,13 @@ class SyncShortcuts:
             return self._portal.call(self.app.emit(kind, data, run=run, key=key, tx=sink))
 
     def execute(
-        self, queue: str | Callable[..., Any], input: Any = None, *, name: str | None = None, key: str | None = None
+        self,
+        queue: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        timeout: Duration | None = None,
     ) -> Iterator[ExecutionFrame]:
         """Run one handler now, recorded as a plain job, and yield its frames; see `app.jobs.execute`.
 
@@ -2484,8 +2497,9 @@ class SyncShortcuts:
             input: What the handler receives.
             name: Name of the job, if several handlers share the queue.
             key: Idempotency key.
+            timeout: Raise WaitTimeout if the job has not ended after this long.
         """
-        return self._portal.iterate(self.app.execute(queue, input, name=name, key=key))
+        return self._portal.iterate(self.app.execute(queue, input, name=name, key=key, timeout=timeout))
 
     def enqueue(
         self,

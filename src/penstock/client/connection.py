@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -183,11 +183,8 @@ class Connection:
             async with self._http.stream("GET", join_path(path), params=self._always) as answer:
                 if answer.is_error:
                     raise read_error(answer.status_code, await answer.aread())
-                rest = b""
-                async for part in answer.aiter_bytes():
-                    *lines, rest = (rest + part).split(b"\n")
-                    for line in lines:
-                        yield line
+                async for line in split_lines(answer.aiter_bytes()):
+                    yield line
         except httpx.HTTPError as problem:
             raise self._unavailable(problem) from problem
 
@@ -240,7 +237,8 @@ async def read_messages(answer: httpx.Response) -> AsyncGenerator[Message]:
     if answer.is_error:
         raise read_error(answer.status_code, await answer.aread())
     id, name, data = "", "message", None
-    async for line in answer.aiter_lines():
+    async for encoded in split_lines(answer.aiter_bytes()):
+        line = encoded.removesuffix(b"\r").decode()
         key, _, value = line.partition(": ")
         if key == "id":
             id = value
@@ -251,6 +249,19 @@ async def read_messages(answer: httpx.Response) -> AsyncGenerator[Message]:
         elif not line and data is not None:
             yield Message(id, name, data)
             name, data = "message", None
+
+
+async def split_lines(parts: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
+    """Yield the lines of a text as they arrive. Only a newline ends one: JSON may hold every other separator."""
+    held: list[bytes] = []  # of a line that has not ended
+    async for part in parts:
+        first, *lines = part.split(b"\n")
+        held.append(first)
+        if lines:
+            yield b"".join(held)
+            held = [lines.pop()]
+            for line in lines:
+                yield line
 
 
 def join_path(parts: tuple[str, ...]) -> str:

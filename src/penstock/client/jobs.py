@@ -15,6 +15,7 @@ from ..app.views import ChildView, JobPage, JobView
 from ..commit.preview import Preview
 from ..core.argument_checks import check_arguments
 from ..core.durations import Duration, to_ms
+from ..core.outage_retry import limit_time
 from ..core.retry import RetryOption
 from ..core.text import to_text
 from ..handlers.options import KeepOption
@@ -203,7 +204,13 @@ class Jobs:
         return page.items
 
     async def execute(
-        self, queue: str, input: Any = None, *, name: str | None = None, key: str | None = None
+        self,
+        queue: str,
+        input: Any = None,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        timeout: Duration | None = None,
     ) -> AsyncIterator[ExecutionFrame]:
         """Run one handler now, recorded as a plain job, and yield what happens until it has ended.
 
@@ -212,9 +219,11 @@ class Jobs:
             input: What the handler receives.
             name: Name of the job, if several handlers share the queue.
             key: Idempotency key. A job of this key that has ended is not run again: its end is the only frame.
+            timeout: Raise WaitTimeout if the job has not ended after this long. It stays in its queue. Default: none.
         """
         body = {"queue": queue, "input": input, "name": name, "key": key}
-        async for message in self._connection.stream("POST", "/api/_runner/execute/stream", body):
+        messages = self._connection.stream("POST", "/api/_runner/execute/stream", body)
+        async for message in limit_time(messages, f"a job of queue {queue!r}", timeout):
             yield msgspec.json.decode(message.data, type=ExecutionFrame)
 
     async def inspect(self, id: str, *, timeout: Duration = 5.0) -> Inspection:

@@ -712,7 +712,13 @@ class SyncJobs:
         return self._portal.call(self._facet.logs(id, attempt=attempt, level=level, after=after, limit=limit))
 
     def execute(
-        self, queue: str, input: Any = None, *, name: str | None = None, key: str | None = None
+        self,
+        queue: str,
+        input: Any = None,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        timeout: Duration | None = None,
     ) -> Iterator[ExecutionFrame]:
         """Run one handler now, recorded as a plain job, and yield what happens until it has ended.
 
@@ -721,8 +727,9 @@ class SyncJobs:
             input: What the handler receives.
             name: Name of the job, if several handlers share the queue.
             key: Idempotency key. A job of this key that has ended is not run again: its end is the only frame.
+            timeout: Raise WaitTimeout if the job has not ended after this long. It stays in its queue. Default: none.
         """
-        return self._portal.iterate(self._facet.execute(queue, input, name=name, key=key))
+        return self._portal.iterate(self._facet.execute(queue, input, name=name, key=key, timeout=timeout))
 
     def inspect(self, id: str, *, timeout: Duration = 5.0) -> Inspection:
         """Return where the handler of a running job is: its stack, the memory of its process, and its last log line.

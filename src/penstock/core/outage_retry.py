@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
@@ -120,3 +120,18 @@ async def deadline(subject: str, timeout: Duration | None, queues: str) -> Async
             message = f"{late}; the store is not answering: {outage_retry.problem}"
             raise WaitTimeout(message) from outage_retry.problem
         raise WaitTimeout(f"{late}; check that a worker is running for {queues}") from None
+
+
+async def limit_time(items: AsyncIterator[T], subject: str, timeout: Duration | None) -> AsyncGenerator[T]:
+    """Yield items as they arrive; raise WaitTimeout if the last one has not come when the time is up."""
+    end = asyncio.get_running_loop().time() + to_ms(timeout) / 1000 if timeout is not None else None
+    while True:
+        try:
+            async with asyncio.timeout_at(end):
+                item = await anext(items)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            late = f"{subject} did not end within {format_ms(to_ms(timeout or 0))}"
+            raise WaitTimeout(f"{late}; check that a worker is running for its queue") from None
+        yield item

@@ -73,6 +73,7 @@ class Handler:
     wait: Await | None = None
     runner: str | None = None  # None: in the worker's own process
     version: str = ""  # of a file in another language
+    thread: bool | None = None  # of Node; see HandlerRef
     file: str = ""
     line: int = 0
 
@@ -125,7 +126,9 @@ class Handler:
         name = getattr(self.fn, "__qualname__", None)
         is_importable = bool(self.file) and name is not None and "<" not in name
         function = name if is_importable else None
-        return HandlerRef(self.name, self.queue_name, self.file, function, self.is_async, self.runner, self.version)
+        return HandlerRef(
+            self.name, self.queue_name, self.file, function, self.is_async, self.runner, self.version, self.thread
+        )
 
     @property
     def where(self) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..core.errors import DefinitionError, NodeMissing
+from ..core.text import shorten
 from ..ports.script_files import Evaluate, ScriptDescription, ScriptFunction
 from .decorators import FlowDefinition, StepDefinition
 from .handler import Handler, JobDefinition
@@ -35,17 +36,27 @@ def read_script(
     if found.queue is not None and not isinstance(found.queue, str):
         raise DefinitionError(f"queue must be a string, got {found.queue!r}", where=found.file)
     config = _Reader(found.file, found.version, evaluate).read(found.config, ())
+    thread = _take_thread(config, found.file)
     definition = read_module(_make_stand_in(found.file), found.queue, config, name, found.file)
     if isinstance(definition, FlowDefinition):
-        return replace(definition, entry=replace(definition.entry, handler=_in_node(definition.entry.handler, found)))
+        handler = _in_node(definition.entry.handler, found, thread)
+        return replace(definition, entry=replace(definition.entry, handler=handler))
     if isinstance(definition, NodeDefinition):
-        return NodeDefinition(cast(NodeHandler, _in_node(definition.handler, found)))
-    return replace(definition, handler=_in_node(definition.handler, found))
+        return NodeDefinition(cast(NodeHandler, _in_node(definition.handler, found, thread)))
+    return replace(definition, handler=_in_node(definition.handler, found, thread))
 
 
-def _in_node(handler: Handler, found: ScriptDescription) -> Handler:
+def _take_thread(config: Any, file: str) -> bool | None:
+    """Take `useWorkerThreads` out of a config: no other language has it."""
+    thread = config.pop("useWorkerThreads", None) if isinstance(config, dict) else None
+    if thread is not None and not isinstance(thread, bool):
+        raise DefinitionError(f"config.useWorkerThreads must be true or false, got {shorten(thread)}", where=file)
+    return thread
+
+
+def _in_node(handler: Handler, found: ScriptDescription, thread: bool | None) -> Handler:
     line = find_handler_line(_read_source(found.file), found.name)
-    return replace(handler, runner="node", file=found.file, line=line, version=found.version)
+    return replace(handler, runner="node", file=found.file, line=line, version=found.version, thread=thread)
 
 
 def _read_source(file: str) -> str:

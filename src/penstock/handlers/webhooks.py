@@ -71,10 +71,11 @@ def check_webhook(
 ) -> Webhook:
     """Return a webhook, or raise BadArgument for what is wrong with it."""
     name = path.strip("/") if isinstance(path, str) else ""
-    if not _PATH.fullmatch(name) or len(name) > MAX_PATH_CHARS:
+    # A client resolves '.' and '..' before it calls, so no call would reach such a path.
+    if not _PATH.fullmatch(name) or len(name) > MAX_PATH_CHARS or {".", ".."} & set(name.split("/")):
         raise BadArgument(
-            "the path of a webhook must have letters, digits, '.', '_', '-' and '/', such as 'shop/orders', got "
-            f"{shorten(path)}"
+            "the path of a webhook must have letters, digits, '.', '_', '-' and '/', such as 'shop/orders', and no "
+            f"part that is '.' or '..', got {shorten(path)}"
         )
     if (flow is None) == (event is None):
         raise BadArgument(f"webhook {name!r} must either start a flow or emit an event; pass flow= or event=")

@@ -24,6 +24,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
 }
 HEARTBEAT = b": heartbeat\n\n"
+START = "0-0"  # before every event. A browser sends no Last-Event-ID for an empty one, and would begin anywhere
 STALL_TIMEOUT_S = 30.0  # disconnect a client that accepts nothing for this long
 STALL_REASON = "the client did not read for too long; reconnect with Last-Event-ID"
 
@@ -57,7 +58,7 @@ def named_frame(name: str, data: Any, id: str | None = None) -> bytes:
 
 def cursor_frame(cursor: str) -> bytes:
     """Return the message that only moves the client's cursor."""
-    return b"id: %b\nevent: cursor\ndata: \n\n" % cursor.encode()
+    return b"id: %b\nevent: cursor\ndata: \n\n" % (cursor or START).encode()
 
 
 class EventStream(Response):

@@ -55,6 +55,7 @@ class HandlerRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     is_async: bool = False
     runner: str | None = None  # its name; None for the worker's own process
     version: str = ""  # of the file and what it imports; another one after a change. Empty for Python
+    thread: bool | None = None  # run it on a worker thread of Node, or not; None: as the setting says
 
 
 class NodeBinding(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -46,7 +46,7 @@ from ..ports.frames import (
 )
 from ..ports.runner import Channel, Task, time_out
 
-_KNOWN = {cls.__name__: cls for cls in (Permanent, NotJSON, PayloadTooLarge, PayloadError, SchemaViolation)}
+_KNOWN = {cls.__name__: cls for cls in (Permanent, NotJSON, PayloadTooLarge, PayloadError, RunnerLost, SchemaViolation)}
 
 
 class Connection(Protocol):

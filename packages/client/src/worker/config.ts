@@ -90,6 +90,8 @@ export interface QueueConfig<Input = any> {
   retryPolicy?: RetryPolicy
   timeout?: Duration
   timeoutMs?: number
+  /** Run the handler on a worker thread: it may block. By default as the setting `node_threads` says. */
+  useWorkerThreads?: boolean
   priority?: number
   idempotencyKey?: string | ((input: Input) => string)
   inputSchema?: Schema

@@ -19,7 +19,7 @@ from ...worker.inspection import Inspection
 from ..errors import EXIT_FAILED, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import Reveal, SecretFilter, Yes, confirm, print_text
-from ..parse import read_input, read_limit
+from ..parse import read_delay, read_input, read_limit
 from ..preview import DryRun, IfAttempt, print_dry_run
 from ..run_view import error_lines
 from ..session import build_store_app, build_worker_app
@@ -114,6 +114,7 @@ def execute(
     input: Annotated[str, Parameter(help="Input of the handler, as JSON.")] = "null",
     name: Annotated[str | None, Parameter(help="Name of the job, if several handlers share the queue.")] = None,
     key: Annotated[str | None, Parameter(help="Idempotency key.")] = None,
+    timeout: Annotated[str | None, Parameter(help="How long to wait for the end: 30s, 5m. Default: no limit.")] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Run one handler now, recorded as a plain job, and print what happens to it as it happens.
@@ -123,15 +124,18 @@ def execute(
     queue
         The queue of the handler, or its job.
     """
-    last = asyncio.run(_execute(common, queue, read_input(input), name, key))
+    limit = read_delay(timeout, "--timeout")
+    last = asyncio.run(_execute(common, queue, read_input(input), name, key, limit))
     return 0 if last == "completed" else EXIT_FAILED
 
 
-async def _execute(common: CommonOptions, queue: str, value: Any, name: str | None, key: str | None) -> str:
+async def _execute(
+    common: CommonOptions, queue: str, value: Any, name: str | None, key: str | None, timeout: str | None
+) -> str:
     last = ""
     async with build_worker_app(common) as app:
         queue, name = await find_queue(app, queue, name)
-        async for frame in app.jobs.execute(queue, value, name=name, key=key):
+        async for frame in app.jobs.execute(queue, value, name=name, key=key, timeout=timeout):
             last = frame.event
             text = msgspec.json.encode(frame.data).decode()
             print_text(msgspec.json.encode(frame).decode() if common.json else f"{frame.event:10} {text}")

@@ -31,7 +31,7 @@ from ...ports.frames import (
 from ..guard import Guard
 from ..remote import to_exception
 from .describe import HOST, NODE_FLAGS
-from .program import Node
+from .program import HostOptions, Node
 
 log = logging.getLogger("penstock.node")
 
@@ -107,7 +107,7 @@ class HostConnection:
 class HostProcess(asyncio.Protocol):
     """A Node process. It ends when its socket closes, and kills itself when this process is gone."""
 
-    def __init__(self, node: Node, memory_mb: int | None, guard: Guard) -> None:
+    def __init__(self, node: Node, options: HostOptions, guard: Guard) -> None:
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._connections: dict[int, HostConnection] = {}
@@ -123,9 +123,10 @@ class HostProcess(asyncio.Protocol):
         self.loaded: dict[str, str] = {}  # hashes of those files and of what they import
         self._guard = guard
         mine, its = socket.socketpair()
+        memory_mb = options.memory_mb
         flags = [*NODE_FLAGS, *([f"--max-old-space-size={memory_mb}"] if memory_mb else [])]
-        options = json.dumps({"stripper": node.stripper})
-        command = [node.path, *flags, str(HOST), "serve", str(its.fileno()), options]
+        config = json.dumps({"stripper": node.stripper, "threads": options.threads, "memoryMb": memory_mb})
+        command = [node.path, *flags, str(HOST), "serve", str(its.fileno()), config]
         with its:
             self._process = subprocess.Popen(  # noqa: S603
                 command,

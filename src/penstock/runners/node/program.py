@@ -16,12 +16,27 @@ from pathlib import Path
 
 from ...core.errors import NodeMissing
 from ...core.text import shorten
+from ...settings import Settings
 
 OLDEST = (20, 11)
 STRIPS_TYPES = (22, 13)  # from here on, Node has what the npm package amaro has
 INSTALL_TIMEOUT_S = 300
 _STRIPPER = Path(__file__).with_name("stripper")
 _HINT = "install Node 20.11 or newer, set `node` to its path, or pip install 'penstock[node]'"
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    """The settings `node…`."""
+
+    node: str = ""  # a path; empty: the one on PATH, or in the wheel
+    memory_mb: int = 0  # of the heap of a host, and of each thread; 0: Node's own limit
+    threads: int = 0  # for handlers that do not choose themselves; 0: they share the main thread
+
+    @classmethod
+    def read(cls, settings: Settings) -> HostOptions:
+        """Read them from the settings of an App."""
+        return cls(settings.node, settings.node_memory, settings.node_threads)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ..guard import Guard
 from ..remote import RemoteRun
 from .describe import describe_scripts
 from .host_process import HostProcess
-from .program import Node, find_node
+from .program import HostOptions, Node, find_node
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
 HEALTHY_AFTER_S = 5.0
@@ -34,13 +34,11 @@ class NodeRunner:
 
     def __init__(
         self,
-        node: str = "",
-        memory_mb: int | None = None,
+        options: HostOptions = HostOptions(),  # noqa: B008 it is frozen
         on_close: Callable[[], None] | None = None,
         sources: Sources = only_itself,
     ) -> None:
-        self._setting = node
-        self._memory_mb = memory_mb
+        self._options = options
         self._on_close = on_close
         self._sources = sources
         self._guard: Guard | None = None
@@ -115,11 +113,11 @@ class NodeRunner:
             await asyncio.sleep(self._pause)
         self._hosts = [host for host in self._hosts if not host.is_lost]
         if self._node is None:
-            self._node = await asyncio.to_thread(find_node, self._setting)
+            self._node = await asyncio.to_thread(find_node, self._options.node)
             await asyncio.to_thread(lambda node: node.stripper, self._node)
         if self._guard is None:
             self._guard = await asyncio.to_thread(Guard)
-        host = HostProcess(self._node, self._memory_mb, self._guard)
+        host = HostProcess(self._node, self._options, self._guard)
         self._started_at = loop.time()
         self._hosts.append(host)
         await host.start()
@@ -129,9 +127,8 @@ class NodeRunner:
 class NodeFiles:
     """Node for one App: describes its worker files, and makes the runner of its worker."""
 
-    def __init__(self, node: str, memory_mb: int | None, cache: Path) -> None:
-        self._setting = node
-        self._memory_mb = memory_mb
+    def __init__(self, options: HostOptions, cache: Path) -> None:
+        self._options = options
         self._cache = cache
         self._runner: NodeRunner | None = None
         self.sources: set[Path] = set()  # the files that were described, and those they import
@@ -139,7 +136,7 @@ class NodeFiles:
 
     def describe(self, files: Sequence[Path]) -> list[ScriptDescription]:
         """Describe worker files; see ports.script_files."""
-        found = describe_scripts(files, self._setting, self._cache)
+        found = describe_scripts(files, self._options.node, self._cache)
         self.sources |= {Path(file) for one in found for file in one.sources if file}
         for one in found:
             self._hashes[one.file, one.version] = {file: seen for file, seen in one.sources.items() if file}
@@ -159,7 +156,7 @@ class NodeFiles:
         return self._new_runner(None)
 
     def _new_runner(self, on_close: Callable[[], None] | None) -> NodeRunner:
-        return NodeRunner(self._setting, self._memory_mb, on_close, self._sources_of)
+        return NodeRunner(self._options, on_close, self._sources_of)
 
     def _forget_runner(self) -> None:
         self._runner = None

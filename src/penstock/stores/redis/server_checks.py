@@ -32,13 +32,25 @@ async def check_server(client: Client, namespace: str, prefix: str) -> None:
 
 
 async def check_prefix(client: Client, namespace: str, prefix: str, *, claims_it: bool) -> None:
-    """Raise if BullMQ's prefix belongs to another namespace. To claim it for this one takes a write."""
-    key = f"{prefix}:penstock:namespace"
-    if claims_it:
-        await client.call("SET", key, namespace, "NX")
-    owner = await prefix_owner(client, prefix)
+    """Raise if BullMQ's prefix belongs to another namespace, or if the keys of queues and of a namespace would have
+    the same names. To claim the prefix for this one takes a write."""
     where = f"prefix {prefix!r} of {client.topology}"
-    check_owner(owner, namespace, where, "add ?prefix={namespace} to the URL")
+    way_out = "add ?prefix={namespace}:bull to the URL"
+    if prefix == namespace:
+        raise ConfigError(
+            f"{where} is also the namespace, so queues would write its keys; {way_out}, or remove ?prefix="
+        )
+    if claims_it:
+        await client.call("SET", f"{prefix}:penstock:namespace", namespace, "NX")
+    check_owner(await prefix_owner(client, prefix), namespace, where, way_out)
+    other = await prefix_owner(client, namespace)
+    if other is not None:
+        raise ConfigError(
+            f"namespace {namespace!r} of {client.topology} is the prefix of the queues of namespace {other!r}, "
+            "so their keys would have the same names; choose another namespace"
+        )
+    if await client.call("EXISTS", f"{prefix}:stream_heads"):
+        raise ConfigError(f"{where} is another namespace, so queues would write its keys; {way_out}")
 
 
 async def prefix_owner(client: Client, prefix: str) -> str | None:

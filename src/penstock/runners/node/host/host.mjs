@@ -5,13 +5,12 @@ import net from 'node:net'
 import fs from 'node:fs'
 import { Worker } from 'node:worker_threads'
 
-import { Attempt, makeContext } from './context.mjs'
+import { open, send, take } from './attempts.mjs'
 import { describe } from './describe.mjs'
-import { configOf, exportsOf, handlerOf, install, load } from './modules.mjs'
-import { NODE_OUTCOME, Permanent, Retry } from './penstock.mjs'
-import { keepErrorOptions, toError, toJson } from './values.mjs'
+import { install } from './modules.mjs'
+import { Threads } from './threads.mjs'
+import { keepErrorOptions } from './values.mjs'
 
-const MAX_FRAME_BYTES = 1024 * 1024
 const [mode, fd, settings] = process.argv.slice(2)
 const options = JSON.parse(settings)
 
@@ -28,15 +27,10 @@ if (mode === 'describe') {
 new Worker(new URL('./watchdog.mjs', import.meta.url), { workerData: { parent: process.ppid }, stdout: false }).unref()
 
 const socket = new net.Socket({ fd: Number(fd), readable: true, writable: true })
-const attempts = new Map()
 let outgoing = []
 
-/** Send a frame. Frames of one turn are one write. */
-function send(number, frame) {
-  const line = toJson([number, frame])
-  if (line.length > MAX_FRAME_BYTES / 4 && Buffer.byteLength(line) > MAX_FRAME_BYTES) {
-    throw Object.assign(new Error(`a ${frame.type} frame of ${Buffer.byteLength(line)} bytes is larger than 1 MB; store the data elsewhere and pass a reference`), { name: 'PayloadTooLarge' })
-  }
+/** Write a line. Lines of one turn are one write. */
+function write(line) {
   if (outgoing.push(line) === 1) setImmediate(flush)
 }
 
@@ -46,118 +40,18 @@ function flush() {
   socket.write(`${lines.join('\n')}\n`)
 }
 
-async function run(number, task) {
-  const attempt = new Attempt((frame) => attempts.get(number) === attempt && send(number, frame))
-  attempts.set(number, attempt)
-  try {
-    const exports = exportsOf(await load(task.handler.file))
-    const handler = handlerOf(exports)
-    if (typeof handler !== 'function') throw new TypeError(`${task.handler.file} has no handler: export default async function (input, ctx) {…}`)
-    const config = configOf(exports)
-    const input = await check(config.inputSchema, task.input ?? null, `the input of '${task.handler.name}'`)
-    const result = await handler(input, makeContext(attempt, task, input))
-    end(number, attempt, { type: 'done', result: await settle(task, result ?? null, (data) => check(config.outputSchema, data, `the result of '${task.handler.name}'`)) })
-  } catch (problem) {
-    end(number, attempt, { type: 'error', error: toError(problem) })
-  }
-}
-
-/** Return the result in the form that is stored: what the executor of a node returns may be more than data. */
-async function settle(task, result, checked) {
-  const kind = task.node && result !== null && typeof result === 'object' ? result[NODE_OUTCOME] : undefined
-  if (kind === 'skip') return { $penstock: 'skip', reason: result.reason }
-  if (kind === 'fail') throw toFailure(result)
-  if (kind !== 'next') {
-    if (task.node && result !== null && typeof result === 'object' && '$penstock' in result) throw new Permanent("an executor cannot return an object with the key '$penstock'; it is reserved")
-    return checked(result)
-  }
-  const known = task.node.followers ?? []
-  const wrong = result.nodes.find((id) => !known.includes(id))
-  if (wrong !== undefined) throw new Permanent(`next names '${wrong}', which does not follow this node; nodes after it: ${known.join(', ') || 'none'}`)
-  return { $penstock: 'next', nodes: result.nodes, data: await checked(result.data ?? null) }
-}
-
-function toFailure({ reason, retry }) {
-  if (retry === false) return new Permanent(reason)
-  if (retry !== true) return new Retry(reason, { after: retry })
-  return Object.assign(new Error(reason), { name: 'NodeFailed', code: 'node_failed' })
-}
-
-/** Send how the handler ended, unless the worker has given the attempt up. */
-function end(number, attempt, frame) {
-  if (attempts.get(number) !== attempt) return
-  try {
-    send(number, frame)
-  } catch (problem) {
-    send(number, { type: 'error', error: toError(problem) })
-  }
-  attempt.end()
-  attempts.delete(number)
-}
-
-/** Validate with a schema object such as zod's. The worker has checked a JSON schema already. */
-async function check(schema, value, what) {
-  const validate = schema?.['~standard']?.validate
-  if (!validate) return value
-  const found = await validate(value)
-  if (!found.issues) return found.value
-  const [first] = found.issues
-  const place = (first.path ?? []).map((part) => part?.key ?? part).join('.')
-  throw Object.assign(new Error(`${what} is invalid${place ? ` at ${place}` : ''}: ${first.message}`), { name: 'SchemaViolation', code: 'schema_violation' })
-}
-
-async function execute(number, { id, function: index, value }) {
-  const attempt = attempts.get(number)
-  if (!attempt) return
-  let frame
-  try {
-    frame = { type: 'executed', id, value: (await attempt.execute(index, value)) ?? null }
-    toJson(frame)
-  } catch (problem) {
-    frame = { type: 'executed', id, error: toError(problem) }
-  }
-  if (attempts.get(number) === attempt) send(number, frame)
-}
-
-/** Call a function of a config, such as subscriptions[0].when. */
-async function evaluate(number, { file, path, values }) {
-  let frame
-  try {
-    let found = configOf(exportsOf(await load(file)))
-    for (const part of path) found = found[part]
-    frame = { type: 'evaluated', value: (await found(...values)) ?? null }
-    toJson(frame)
-  } catch (problem) {
-    frame = { type: 'evaluated', error: toError(problem) }
-  }
-  send(number, frame)
-}
-
-function giveUp(number, act) {
-  const attempt = attempts.get(number)
-  attempts.delete(number)
-  if (attempt) act(attempt)
-  send(number, { type: 'released' })
-}
-
-function take(number, frame) {
-  switch (frame.type) {
-    case 'run': return void run(number, frame.task)
-    case 'answer': return attempts.get(number)?.answer(frame.id, frame.value, frame.error)
-    case 'execute': return void execute(number, frame)
-    case 'suspend': return giveUp(number, (attempt) => attempt.end())
-    case 'cancel': return giveUp(number, (attempt) => attempt.cancel(frame.reason))
-    case 'evaluate': return void evaluate(number, frame)
-    case 'load': return void load(frame.file).catch(() => {})
-  }
-}
+open(write)
+const threads = new Threads(options, write, send)
 
 let rest = ''
 socket.setEncoding('utf8')
 socket.on('data', (text) => {
   const lines = (rest + text).split('\n')
   rest = lines.pop()
-  for (const line of lines) take(...JSON.parse(line))
+  for (const line of lines) {
+    const [number, frame] = JSON.parse(line)
+    if (!threads.take(number, frame)) take(number, frame)
+  }
 })
 socket.on('close', () => process.exit(0))
 socket.on('error', () => process.exit(0))

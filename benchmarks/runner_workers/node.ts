@@ -1,0 +1,2 @@
+export const queue = 'node'
+export default async (input: unknown) => input

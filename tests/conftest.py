@@ -1,6 +1,6 @@
 """Fixtures for all tests: Apps on every store, and a clock that moves only when a test moves it.
 
-Add a new store to STORE_URLS and STORES, and to SHARED if several Apps can open it.
+Add a new store to store_urls.py and STORES, and to SHARED if several Apps can open it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import postgres_server
-import redis_server
 from installs import CACHE
 from penstock import App, Event
 from penstock.core.ids import step_job_id
@@ -29,16 +28,10 @@ from penstock.testing import TestApp
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 from penstock.worker import polling
+from store_urls import STORE_URLS
 
 pytest_plugins = ("xdist_groups", "progress", "coverage_lock")
 
-# Build the URL of an empty store of each kind.
-STORE_URLS: dict[str, Callable[[Path], str]] = {
-    "memory": lambda _tmp: ":memory:",
-    "file": lambda tmp: f"sqlite:///{tmp}/penstock.db",
-    "postgres": lambda _tmp: postgres_server.prepared_url(),
-    "redis": lambda _tmp: redis_server.url(),
-}
 # What one App does is the same in memory and in a file: one set of statements. The file has its contracts, the tests of
 # several Apps and processes, and the fault suites.
 STORES = ("memory", "postgres", "redis")

@@ -66,6 +66,8 @@ def test_public_names_are_sorted_and_exist() -> None:
             "Subscription",
         ),
         *("Signature", "SyncApp", "SyncContext", "flow", "job", "sign", "step"),
+        *("EntityService", "FunctionService", "Rejected", "States", "Transition"),
+        *("entity", "make_entity", "on_event", "on_status_changed"),
         *("ChildFailed", "ChildFailure", "Run", "SharedConnections", "SyncRun"),
     }
 

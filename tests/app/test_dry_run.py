@@ -367,7 +367,7 @@ async def test_a_preview_of_another_call_is_refused(memory: Any) -> None:
     async with memory(*HANDLERS) as app:
         one, two = [await app.start("order", "sleep") for _ in range(2)]
         preview = await app.runs.cancel(one, dry_run=True)
-        with pytest.raises(BadArgument, match="it is about"):
+        with pytest.raises(BadArgument, match="is a Preview of another call"):
             await app.runs.cancel(two, version=preview)
 
 

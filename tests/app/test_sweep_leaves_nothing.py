@@ -13,11 +13,11 @@ import pytest
 import redis
 
 import postgres_server
-from conftest import STORE_URLS
 from penstock import Context, DagBuilder, Permanent, flow, job, node, step
 from penstock.jobs.job_trees import Node
 from penstock.testing import TestApp
 from penstock.testing.contracts.sweep_batches import sweep_all
+from store_urls import STORE_URLS
 
 # The tables of SQLite and Postgres. `streams` has a row for each queue, one for the global stream and one for the order of
 # all events (SQLite only): event ids continue where they ended. `waits` has the wait by which an event starts a flow.

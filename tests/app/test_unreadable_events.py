@@ -187,7 +187,7 @@ async def test_the_last_event_of_a_run_is_bad(memory: Any) -> None:
         view = await a.runs.get("r")
         assert (view.status, view.completed_at is not None) == ("cancelled", True)
         with pytest.raises(RunCancelled, match="the event with the reason cannot be read"):
-            await a.result("r", timeout=5)
+            await a.result("r", timeout=30)
 
 
 async def test_the_first_event_of_a_run_is_bad(memory: Any) -> None:

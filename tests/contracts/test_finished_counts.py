@@ -13,7 +13,7 @@ import postgres_server
 from penstock.ports.store import Retention
 from penstock.ports.unit import Completed
 from penstock.stores.postgres import PostgresStore, housekeeping
-from penstock.stores.sqlite import SqliteStore, schema
+from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.statements import ADMIN
 from penstock.testing.contracts.queue_counts import check_counts
 from penstock.testing.contracts.samples import add, apply, claim, job, unit
@@ -90,27 +90,3 @@ async def test_a_merge_reads_a_bounded_number_of_rows(postgres: PostgresStore, m
         await postgres.sweep(Retention())
         left.append(server.do(f"SELECT count(*), sum(n) FROM {name}.finished_counts")[0])
     assert [tuple(row) for row in left] == [(7, 10), (4, 10), (1, 10), (1, 10)]
-
-
-async def test_a_migrated_file_counts_what_it_holds(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    store = SqliteStore(str(path))
-    await store.open()
-    await finish(store, 4)
-    await store.close()
-    connection = apsw.Connection(str(path))
-    connection.execute(
-        "DROP TABLE finished_counts; DROP TRIGGER jobs_deleted;"
-        "CREATE TABLE finished_counts (queue TEXT, state INTEGER, is_step INTEGER, until INTEGER, n INTEGER);"
-        "CREATE TRIGGER jobs_deleted AFTER DELETE ON jobs BEGIN SELECT 1; END;"
-        f"PRAGMA user_version = {schema.FIRST_VERSION}"
-    )
-    connection.close()
-    store = SqliteStore(str(path))
-    await store.open()
-    try:
-        await check_counts(store, "after the migration")
-        await store.sweep(Retention(keep_jobs=1))
-        await check_counts(store, "after jobs were deleted")
-    finally:
-        await store.close()

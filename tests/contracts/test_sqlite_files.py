@@ -274,7 +274,7 @@ async def test_a_store_that_did_not_open_raises_and_closes(tmp_path: Path) -> No
     store = SqliteStore(str(path))
     with pytest.raises(StoreCorrupt):
         await store.open()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(StoreUnavailable):
             await apply(store, unit(events=[event()]))
         await store.close()
@@ -289,7 +289,7 @@ async def test_a_closed_store_raises(tmp_path: Path, memory: bool) -> None:
     await store.queues()
     await store.close()
     await store.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         for call in (apply(store, unit(events=[event()])), store.queues(), store.read("nq:flow:r")):
             with pytest.raises(StoreUnavailable, match="closed"):
                 await call

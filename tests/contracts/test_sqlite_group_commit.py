@@ -144,7 +144,7 @@ async def test_a_renewal_never_hangs_while_the_store_closes(tmp_path: Path) -> N
     await asyncio.to_thread(inbox.entering.wait)
     await store.close()
     inbox.closed.set()
-    await until(lambda: not renewal.is_alive(), timeout=5)
+    await until(lambda: not renewal.is_alive(), timeout=30)
 
 
 def _renew(store: SqliteStore) -> None:
@@ -166,7 +166,7 @@ async def test_a_failing_poll_does_not_end_the_writer(tmp_path: Path, monkeypatc
     monkeypatch.setattr(writer, "_data_version", broken)
     try:
         await until(lambda: polls > 2)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert isinstance(await apply(store, unit(events=[event()])), Committed)
     finally:
         await store.close()

@@ -14,7 +14,7 @@ from penstock import App, Context, SyncApp, flow, job, step
 from penstock.app import sync, sync_facets
 from penstock.context.context import Log
 from penstock.context.state import StateView, SyncStateView
-from penstock.context.sync_context import Branches, SyncContext, SyncTrigger
+from penstock.context.sync_context import BranchCalls, SyncContext, SyncTrigger
 from penstock.context.sync_context import SyncWaits as SyncContextWaits
 from penstock.durable.trigger_waits import Trigger
 from penstock.durable.waits import Waits
@@ -77,7 +77,7 @@ CONTEXTS = [
     SyncContextWaits,
     Trigger,
     SyncTrigger,
-    Branches,
+    BranchCalls,
 ]
 CLASSES = [App, SyncApp, TestApp, *FACETS, sync.SyncWorkers, sync.SyncOutbox, *CONTEXTS]
 

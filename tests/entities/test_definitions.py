@@ -34,6 +34,7 @@ DEFINITION = {
 }
 
 
+@pytest.mark.spec("002-4.6")
 async def test_an_entity_may_be_data(app: Any) -> None:
     noted: list[Any] = []
     functions = {"add": add, "is_number": lambda _, payload: isinstance(payload, int), "note": noted.append}

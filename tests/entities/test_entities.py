@@ -76,6 +76,7 @@ class OrderMachine:
     ]
 
 
+@pytest.mark.spec("002-1.1")
 async def test_an_event_moves_an_entity(app: Any) -> None:
     async with app(OrderMachine) as app, app.workers.background():
         priced = await app.entities.emit("urn:order:7", "price", {"amount": 100})
@@ -198,6 +199,7 @@ async def test_a_key_has_an_effect_once(app: Any) -> None:
         assert (await repeated.result(timeout=TEST_TIMEOUT_S)).to == "done"
 
 
+@pytest.mark.spec("002-1.5")
 async def test_a_bad_payload_is_refused_on_entry(app: Any) -> None:
     async with app(OrderMachine) as app:
         with pytest.raises(SchemaViolation, match="the payload of 'price'"):
@@ -273,6 +275,7 @@ async def test_a_hook_may_reject_and_a_fallback_takes_the_rest(app: Any) -> None
         assert (kept.kind, await app.entities.data("chain-2")) == ("kept", {"fallback": ["stop", 7]})
 
 
+@pytest.mark.spec("002-9.2")
 async def test_a_delayed_event_arrives_when_it_is_due(kit: Any) -> None:
     async with kit(OrderMachine) as app:
         later = await app.entities.emit("order-1", "count", delay="1h", key="later")

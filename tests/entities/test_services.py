@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock import FunctionService, RetryPolicy, States, Transition, entity
-from penstock.core.errors import EntityRefused
+from penstock import FunctionService, Rejected, RetryPolicy, States, Transition, entity
+from penstock.core.errors import DefinitionError, EntityRefused
 from penstock.core.retry import Backoff
 
 AT_ONCE = RetryPolicy(3, Backoff("fixed", 1, jitter=False))
@@ -84,3 +84,57 @@ async def test_the_status_of_the_storage_decides(app: Any) -> None:
         assert (done.to, rows.rows["row-1"]["status"]) == ("done", "done")
         with pytest.raises(EntityRefused):
             await (await a.entities.emit("row-1", "count")).result(timeout=TIMEOUT_S)
+
+
+class Shelf(Rows):
+    """The whole protocol, as an object, a class and a function that makes it."""
+
+    def new(self, urn: str) -> dict[str, Any]:
+        return {"urn": urn, "status": "open"}
+
+    def status(self, row: dict[str, Any]) -> str:
+        return str(row["status"])
+
+    def urn(self, row: dict[str, Any]) -> str:
+        return str(row["urn"])
+
+
+@pytest.mark.spec("002-1.2", "002-4.6")
+@pytest.mark.parametrize("storage", [Shelf(), Shelf, lambda: Shelf()])
+async def test_a_service_is_an_object_a_class_or_a_function(memory: Any, storage: Any) -> None:
+    async with memory(make(storage)) as a, a.workers.background():
+        done = await (await a.entities.emit("row-1", "count")).result(timeout=TIMEOUT_S)
+        assert (done.from_, done.to) == ("open", "counted")
+        row = await a.entities.data("row-1")
+        assert (row["status"], row["count"], row["key"]) == ("counted", 1, "row-1.event.1")
+
+
+def test_a_service_without_a_method_is_refused() -> None:
+    class Short(Rows):
+        new = status = urn = None
+
+    with pytest.raises(DefinitionError, match="the service of entity 'row' has no method 'new'"):
+        make(Short())
+
+
+async def test_a_rejected_step_of_a_function_service_keeps_the_steps_before_it(memory: Any) -> None:
+    rows: dict[str, Any] = {}
+
+    def reject(row: dict[str, Any]) -> None:
+        row["count"] = 100
+        raise Rejected("no")
+
+    @entity("row")
+    class Row:
+        service = FunctionService(
+            rows.get, lambda row, status, key: rows.update({row["urn"]: {**row, "status": status}})
+        )
+        states = States("open", idles=["open"], finals=["done"], failed="failed")
+        transitions = [
+            Transition("count", "open", "counting", actions=[count]),
+            Transition(None, "counting", "done", actions=[reject]),
+        ]
+
+    async with memory(Row) as a, a.workers.background():
+        await (await a.entities.emit("row-1", "count")).result(timeout=TIMEOUT_S)
+    assert (rows["row-1"]["status"], rows["row-1"]["count"]) == ("failed", 1)

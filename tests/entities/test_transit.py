@@ -164,6 +164,8 @@ def make(*transitions: Transition, **states: Any) -> Machine:
         ([("go", "new", "old"), ("x", "old", "new")], {"finals": ["old"]}, "'old' is final, but x: old → new"),
         ([("go", "new", "b"), ("x", "b", "c"), ("y", "c", "b")], {"idles": ["new"]}, "never rest: b → c → b"),
         ([("go", "new", "")], {}, "needs from_ and to, got go: new → ?"),
+        ([("go", "new", "odl"), ("x", "new", "old")], {"finals": ["old"]}, "out of state 'odl', .*did you mean 'old'"),
+        ([("go", "new", "b")], {"idles": ["new"]}, "out of state 'b', .*add it to states.finals"),
         ([], {}, "no transitions"),
         ([("go", "new", "old")], {"idles": ["old"], "finals": ["old"]}, "both in states.idles and in states.finals"),
     ],

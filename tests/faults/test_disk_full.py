@@ -103,7 +103,7 @@ async def test_a_full_disk_loses_nothing_and_work_resumes(
     async with App(f"sqlite:///{disk.folder / 'penstock.db'}", handlers=HANDLERS, lease="30s") as app:
         async with app.workers.background(concurrency=10):
             await _start_some(app, acknowledged, 30)
-            await until(lambda: _completed(app, 3))
+            await until(lambda: _completed(app, 3), timeout=60)
             await disk.fill(app)
             slowest = 0.0
             for _ in range(3):
@@ -113,7 +113,7 @@ async def test_a_full_disk_loses_nothing_and_work_resumes(
             freed = time.monotonic()
             await _start_some(app, acknowledged, 5)
             resumed = time.monotonic() - freed
-            await until(lambda: _completed(app, len(acknowledged)), timeout=20)
+            await until(lambda: _completed(app, len(acknowledged)), timeout=60)
             recovered = time.monotonic() - freed
         history = await read_history(app.store, effects=effects.read(), acknowledged=acknowledged, triggers=TRIGGERS)
         assert check(history) == []

@@ -186,7 +186,7 @@ async def test_a_committer_whose_task_was_cancelled_before_it_started_still_clos
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
     await asyncio.wait((waiting,))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await committer.close()
     await store.close()
 

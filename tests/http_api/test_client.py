@@ -161,6 +161,7 @@ async def test_errors_are_those_of_app(serve: Serve) -> None:
         with pytest.raises(BadArgument, match="limit"):
             await client.runs.list(limit=0)
         run = await client.start("approve")
+        await until(lambda: app.waits.list(run=run))
         with pytest.raises(WaitTimeout, match="trigger 'boss'"):
             await client.result(run, timeout="10ms")
         await app.tokens.add("ada")

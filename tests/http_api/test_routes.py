@@ -331,11 +331,11 @@ async def test_streams_are_listed_read_and_folded(serve: Serve, url: str) -> Non
         assert listed[0]["stream"] == "nq:flow:r-2"
         named = ok(await client.get("/api/_events/flow/list?name=approve&limit=1"))
         assert [one["id"] for one in named["items"]] == ["r-1"]
-        made = ok(await client.post("/api/_events/entity/e-1/events", json={"kind": "thing.made", "data": 1}))
+        made = ok(await client.post("/api/_events/webhook/e-1/events", json={"kind": "thing.made", "data": 1}))
         assert made["event"]["kind"] == "thing.made"
-        (entity,) = ok(await client.get("/api/_events/entity/list"))["items"]
-        assert (entity["id"], entity["events"]) == ("e-1", 1)
-        assert (await client.get("/api/_events/entity/list?name=x")).status_code == 400
+        (other,) = ok(await client.get("/api/_events/webhook/list"))["items"]
+        assert (other["id"], other["events"]) == ("e-1", 1)
+        assert (await client.get("/api/_events/webhook/list?name=x")).status_code == 400
         page = ok(await client.get("/api/_events/nq:flow:r-1?limit=1"))
         assert [one["kind"] for one in page["items"]] == ["flow.started"]
         await app.emit("order.paid")

@@ -57,6 +57,7 @@ async def _first_completed(bridge: BullMQ, queue: str) -> dict[str, Any] | None:
     return {"name": rows[0].name, "data": unpack(rows[0].payload)} if rows else None
 
 
+@pytest.mark.spec("002-1.4", "002-2.5", "002-2.6", "002-2.7")
 async def test_our_messages_reach_node_and_its_jobs_reach_us(node: Any, redis_url: str) -> None:
     bridge = BullMQ(redis_url, consume={"letters": AddJob("mail")}, **QUICK)
     async with App(":memory:", handlers=[mail], bridges=[bridge]) as app, app.workers.background():

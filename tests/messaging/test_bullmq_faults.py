@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import redis_server
 from penstock import App
 from penstock.app.bridges import AppBridgeHost
@@ -25,11 +27,17 @@ async def _completed(app: App, count: int) -> bool:
     return len(await app.store.jobs("mail", JobState.COMPLETED, limit=1000)) >= count
 
 
+@pytest.mark.spec("002-1.6", "002-5.4")
 async def test_a_redis_that_goes_away_and_comes_back_loses_nothing(tmp_path: Path) -> None:
     server = Server(tmp_path, "--appendonly", "yes", "--appendfsync", "always")
     bridge = BullMQ(f"redis://127.0.0.1:{server.port}/0", consume={"orders": AddJob("mail")}, poll="20ms")
+    server.kill()  # away at the start
     try:
         async with App(":memory:", handlers=[mail], bridges=[bridge]) as app, app.workers.background():
+            assert not await bridge.is_healthy()
+            assert [one.up for one in await app.check_bridges()] == [False]
+            server.start()
+            await until(bridge.is_healthy, 30)
             for n in range(10):
                 await bridge.produce("orders", "paid", {"urn": f"urn:order:{n}"})
             server.kill()

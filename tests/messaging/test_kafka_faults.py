@@ -114,10 +114,8 @@ async def _records(broker: kafka_server.Broker) -> list[Any]:
     return records
 
 
-async def test_two_owners_of_a_partition_apply_each_record_once(
-    broker: kafka_server.Broker, any_store_url: str
-) -> None:
-    assert Counter(await consume_twice(broker, any_store_url)) == Counter(range(COUNT))
+async def test_two_owners_of_a_partition_apply_each_record_once(broker: kafka_server.Broker, url: str) -> None:
+    assert Counter(await consume_twice(broker, url)) == Counter(range(COUNT))
 
 
 async def test_without_the_position_in_the_commit_a_record_is_applied_twice(
@@ -196,10 +194,3 @@ async def _is_past(app: App, offset: int) -> bool:
 
 async def _has_completed(app: App, count: int) -> bool:
     return len(await app.store.jobs("mail", JobState.COMPLETED, limit=1000)) >= count
-
-
-@pytest.fixture(params=["memory", "postgres", "redis"])
-def any_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    from conftest import STORE_URLS
-
-    return STORE_URLS[request.param](tmp_path)

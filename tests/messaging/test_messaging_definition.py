@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core.errors import ConfigError
-from penstock.messaging import EmitEvent, read_messaging
+from penstock import App, make_entity
+from penstock.core.errors import ConfigError, DefinitionError
+from penstock.messaging import EmitEvent, EmitToEntity, read_messaging
 from penstock.messaging.bullmq import BullMQ
 from penstock.messaging.kafka import Kafka
+from penstock.ports.unit import KeepJobs
 
 TARGETS = {"paid": EmitEvent("payment.received"), "unpaid": EmitEvent("payment.missed")}
 EVENTS = [
@@ -65,3 +67,80 @@ def test_a_connection_becomes_a_url() -> None:
 def test_a_wrong_definition_is_refused(more: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_messaging(define(True, False, **more), TARGETS)
+
+
+def make_order(**parts: Any) -> Any:
+    """Return an entity as spec 002's `register` has it: a definition with kafka or bullmq."""
+    return make_entity(
+        {
+            "name": "order",
+            "states": {"initial": "open", "idles": ["open"], "finals": ["paid"]},
+            "transitions": [{"event": "pay", "from": "open", "to": "paid"}],
+            **parts,
+        }
+    )
+
+
+PAY = {"queue": "billing", "event": "pay", "jobName": "order-paid"}
+BULLMQ = {
+    "connection": {"host": "queues", "port": 6379},
+    "events": [PAY],
+    "defaultJobOptions": {
+        "attempts": 5, "backoff": {"type": "fixed", "delay": 100}, "removeOnComplete": True, "removeOnFail": False,
+    },
+    "deadLetterQueue": {"enabled": True, "suffix": "-dead"},
+}  # fmt: skip
+KAFKA = {"brokers": "broker:9092", "events": [{"topic": "billing", "event": "pay"}]}
+
+
+@pytest.mark.spec("002-2.4", "002-2.8", "002-2.9", "002-2.10", "002-4.4", "002-5.5", "002-6.3")
+def test_a_definition_has_its_messages() -> None:
+    (bridge,) = App(":memory:", handlers=[make_order(bullmq=BULLMQ)])._entity_bridges
+    assert isinstance(bridge, BullMQ)
+    assert bridge._consume == {"billing": {"order-paid": EmitToEntity("pay", "order")}}
+    options = bridge._options
+    assert (options.retry.attempts, options.retry.backoff.type, options.retry.backoff.delay_ms) == (5, "fixed", 100)
+    assert (options.keep_completed, options.keep_failed) == (KeepJobs(0), None)
+    assert options.dead_letters.suffix == "-dead"
+    (other,) = App(":memory:", handlers=[make_order(kafka={**KAFKA, "clientId": "orders"})])._entity_bridges
+    assert isinstance(other, Kafka)
+    assert other._consume == {"billing": {"*": EmitToEntity("pay", "order")}}
+    assert other._address.client_id == "orders"
+    for parts in ({}, {"bullmq": {**BULLMQ, "enabled": False}}, {"kafka": {**KAFKA, "enabled": False}}):
+        assert App(":memory:", handlers=[make_order(**parts)])._entity_bridges == []
+
+
+@pytest.mark.spec("002-4.4", "002-2.11")
+def test_one_setting_of_a_definition_chooses() -> None:
+    both = {"bullmq": {"enabled": True, "config": BULLMQ}, "kafka": {"enabled": False, **KAFKA}}
+    (bridge,) = App(":memory:", handlers=[make_order(**both)])._entity_bridges
+    assert isinstance(bridge, BullMQ)
+    both["kafka"]["enabled"] = True
+    with pytest.raises(ConfigError, match="entity 'order': messaging enables both bullmq and kafka"):
+        App(":memory:", handlers=[make_order(**both)])
+
+
+@pytest.mark.spec("002-5.5")
+def test_mistakes_of_a_definition_are_found_at_the_start() -> None:
+    wrong = {**BULLMQ, "events": [{**PAY, "event": "payd"}]}
+    with pytest.raises(ConfigError, match="entity 'order': no target for event 'payd'; did you mean 'pay'"):
+        App(":memory:", handlers=[make_order(bullmq=wrong)])
+    with pytest.raises(ConfigError, match="unknown field `brokrs`"):
+        App(":memory:", handlers=[make_order(kafka={"brokrs": "x"})])
+    with pytest.raises(DefinitionError, match="move them into messaging"):
+        make_order(bullmq=BULLMQ, messaging={"events": [PAY]})
+    other = make_order(bullmq=BULLMQ, name="parcel")
+    with pytest.raises(ConfigError, match="queue 'billing' has events of the entities 'order' and 'parcel'"):
+        App(":memory:", handlers=[make_order(bullmq=BULLMQ), other])
+
+
+@pytest.mark.spec("002-2.5", "002-2.6", "002-2.7", "002-2.8")
+def test_the_defaults_are_those_of_the_specification() -> None:
+    (bridge,) = read_messaging(define(True, False), TARGETS)
+    assert isinstance(bridge, BullMQ)
+    options = bridge._options
+    assert (options.retry.attempts, options.retry.backoff.type, options.retry.backoff.delay_ms) == (
+        3, "exponential", 30_000,
+    )  # fmt: skip
+    assert (options.keep_completed, options.keep_failed) == (KeepJobs(1000), KeepJobs(5000))
+    assert (options.dead_letters.enabled, options.dead_letters.suffix) == (True, "-dlq")

@@ -49,7 +49,7 @@ HANDLERS = [chain, end, blocks]
 
 
 async def main(url: str) -> None:
-    options = {"concurrency": 4, "lease": "1s", "max_crashes": 10_000, "process_pool": 2, "process_grace": "200ms"}
+    options = {"concurrency": 2, "lease": "1s", "max_crashes": 10_000, "process_pool": 2, "process_grace": "200ms"}
     async with App(url, handlers=HANDLERS, **options) as app:  # type: ignore[arg-type]
         print("ready", flush=True)
         await app.workers.run()

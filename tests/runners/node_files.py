@@ -14,6 +14,7 @@ from penstock.runners.node.program import HostOptions
 from penstock.runners.node.runner import NodeFiles, NodeRunner
 
 HANDLERS = Path(penstock.testing.contracts.__file__).with_name("runner_handlers.ts")
+EDGE_HANDLERS = HANDLERS.with_name("runner_edge_handlers.ts")
 
 
 class SharedRunner:
@@ -45,15 +46,17 @@ class SharedRunner:
 def write_contract_files(folder: Path) -> Path:
     """Write one worker file for each handler of the contract."""
     folder.mkdir()
-    shutil.copy(HANDLERS, folder / "_handlers.ts")
-    names = [line.split(":")[0].strip(" '") for line in HANDLERS.read_text().splitlines() if _defines(line)]
-    for name in names:
-        (folder / f"{name}.ts").write_text(
-            "import { handlers } from './_handlers'\n"
-            f"const {{ queue, config, handle }} = handlers['{name}']!\n"
-            "export { queue, config }\n"
-            "export default handle\n"
-        )
+    for number, file in enumerate((HANDLERS, EDGE_HANDLERS)):
+        module = "_handlers" if number == 0 else "_edge_handlers"
+        shutil.copy(file, folder / f"{module}.ts")
+        names = [line.split(":")[0].strip(" '") for line in file.read_text().splitlines() if _defines(line)]
+        for name in names:
+            (folder / f"{name}.ts").write_text(
+                f"import {{ handlers }} from './{module}'\n"
+                f"const {{ queue, config, handle }} = handlers['{name}']!\n"
+                "export { queue, config }\n"
+                "export default handle\n"
+            )
     return folder
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from node_programs import node
 from penstock.core.errors import PayloadTooLarge
 from penstock.host.wire import Wire
 from penstock.ports.frames import (
@@ -22,6 +23,8 @@ from penstock.ports.frames import (
     decode_worker_frame,
     encode_frame,
 )
+from penstock.runners.node.describe import HOST, NODE_FLAGS
+from penstock.runners.node.program import find_node
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "frames.json").read_text())
 HANDLERS = Path(__file__).with_name("vector_handlers.py")
@@ -51,12 +54,15 @@ class HostProcess:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "penstock.host", str(theirs.fileno()), "{}"]
+        command = self.command(theirs.fileno())
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
         theirs.close()
         ours.settimeout(60)
         self._socket = ours
         self._lines = ours.makefile("rb")
+
+    def command(self, fd: int) -> list[str]:
+        return [sys.executable, "-m", "penstock.host", str(fd), "{}"]
 
     def send(self, frame: Any) -> None:
         self._socket.sendall(json.dumps(frame).encode() + b"\n")
@@ -86,13 +92,61 @@ def test_conversation(host: HostProcess, vector: dict[str, Any], prefix: str) ->
     function = name.replace("-", "_")
     reference = {"name": name, "queue": "q", "file": str(HANDLERS), "function": function, "isAsync": not prefix}
     task = {"handler": reference, "kind": "job", "input": vector["input"], "job": "j", "queue": "q", "attempt": 1}
-    host.send({"type": "run", "task": {**task, "scope": "j"}})
+    converse(host, {**task, "scope": "j"}, vector["frames"])
+
+
+def converse(host: HostProcess, task: dict[str, Any], lines: list[dict[str, Any]]) -> None:
+    host.send({"type": "run", "task": task})
     names: dict[str, Any] = {}
-    for line in vector["frames"]:
+    for line in lines:
         if line["from"] == "worker":
             host.send(_fill(line["frame"], names))
         else:
             _compare(host.receive(), line["frame"], names)
+
+
+class NodeHostProcess(HostProcess):
+    """A host whose lines are pairs: it is spoken to with a number for each task."""
+
+    number = 0
+
+    def command(self, fd: int) -> list[str]:
+        found = find_node(node())
+        return [found.path, *NODE_FLAGS, str(HOST), "serve", str(fd), json.dumps({"stripper": found.stripper})]
+
+    def send(self, frame: Any) -> None:
+        self.number += frame["type"] == "run"
+        super().send([self.number, frame])
+
+    def receive(self) -> Any:
+        number, frame = super().receive()
+        assert number == self.number
+        return frame
+
+
+@pytest.fixture(scope="module")
+def node_host() -> Iterator[NodeHostProcess]:
+    host = NodeHostProcess()
+    assert host.receive()["type"] == "ready"
+    yield host
+    host.close()
+
+
+@pytest.mark.spec("000-16.4", "000-16.9")
+@pytest.mark.parametrize("vector", VECTORS["conversations"], ids=lambda one: one["name"])
+def test_conversation_with_node(node_host: NodeHostProcess, vector: dict[str, Any]) -> None:
+    """It runs many tasks: it is not `ready` after one, but sends `released` for one that was stopped, and then nothing."""
+    reference = {"name": "n", "queue": vector["handler"], "file": str(HANDLERS.with_suffix(".mjs"))}
+    task = {"handler": reference, "kind": "job", "input": vector["input"], "job": "j", "attempt": 1, "scope": "j"}
+    lines: list[dict[str, Any]] = []
+    is_stopped = False
+    for line in vector["frames"]:
+        is_stopped = is_stopped or line["frame"]["type"] in ("cancel", "suspend")
+        if line["frame"]["type"] == "ready":
+            lines += [{"from": "host", "frame": {"type": "released"}}] if is_stopped else []
+        elif line["from"] == "worker" or not is_stopped:
+            lines.append(line)
+    converse(node_host, {**task, "queue": vector["handler"]}, lines)
 
 
 def _fill(value: Any, names: dict[str, Any]) -> Any:

@@ -21,8 +21,10 @@ from penstock import App
 from penstock.testing.history import check, read_history
 from penstock.testing.until import until
 
-KILLS = 1000 if os.environ.get("PENSTOCK_FAULTS") == "full" else 4
-RUNS_PER_KILL = 4
+IS_FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
+ROUNDS, WORKERS = (250, 4) if IS_FULL else (2, 2)
+RUNS_PER_WORKER = 4
+ORPHAN_LIMIT_S = 2 if IS_FULL else 20
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -54,6 +56,12 @@ def pids(trace: Path) -> set[int]:
     return {int(line.split()[1]) for line in trace.read_text().splitlines() if line.startswith("pid ")}
 
 
+def hosts_of(worker: subprocess.Popen[bytes]) -> list[int]:
+    """Return the children of a worker that run handlers: not its guard."""
+    found = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+    return [int(pid) for pid in found if b"penstock.host" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 def reap() -> None:
     """Reap what was adopted."""
     try:
@@ -69,20 +77,24 @@ async def test_killed_workers_leave_no_process_and_lose_nothing(tmp_path: Path) 
     rng = random.Random(7)
     async with App(url, handlers=HANDLERS) as app:
         runs = []
-        for kill_number in range(KILLS):
-            worker = await asyncio.to_thread(start_worker, url)
-            first = len(runs)
-            for n in range(first, first + RUNS_PER_KILL):
-                runs.append(await app.start("chain", {"n": n, "trace": str(trace)}))
+        kills = children = 0
+        for _round in range(ROUNDS):
+            workers = await asyncio.gather(*(asyncio.to_thread(start_worker, url) for _ in range(WORKERS)))
             known = len(pids(trace))
-            await until(lambda known=known: len(pids(trace)) > known, 30)  # type: ignore[misc]
-            await asyncio.sleep(rng.random() * 0.05)
-            await asyncio.to_thread(kill, worker)
-            await until(lambda: not any(map(is_alive, pids(trace))), 2 if kill_number else 10)
+            for n in range(len(runs), len(runs) + WORKERS * RUNS_PER_WORKER):
+                runs.append(await app.start("chain", {"n": n, "trace": str(trace)}))
+            await until(lambda known=known: len(pids(trace)) > known, 60)  # type: ignore[misc]
+            await asyncio.sleep(rng.random() * 0.2)
+            for worker in workers:
+                children += len(hosts_of(worker))
+                await asyncio.to_thread(kill, worker)
+                kills += 1
+            await until(lambda: not any(map(is_alive, pids(trace))), ORPHAN_LIMIT_S)
             reap()
+        print(f"{kills} workers killed with {children} live children, which had handled {len(pids(trace))} tasks or started processes")
         worker = await asyncio.to_thread(start_worker, url)
         try:
-            results = [await app.result(run, timeout=60) for run in runs]
+            results = [await app.result(run, timeout=300) for run in runs]
         finally:
             await asyncio.to_thread(kill, worker)
         assert results == list(range(len(runs)))

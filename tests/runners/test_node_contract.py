@@ -13,6 +13,7 @@ import redis_server
 from penstock.ports.runner import Runner
 from penstock.testing import TestApp
 from penstock.testing.contracts import RunnerContract
+from penstock.testing.contracts.runner_edges import CrashCases
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ async def host() -> AsyncIterator[SharedRunner]:
     await shared.inner.close()
 
 
-class NodeContract(RunnerContract):
+class NodeContract(CrashCases, RunnerContract):
     """The contract on one warm host."""
 
     def make_runner(self, concurrency: int) -> Runner:

@@ -16,6 +16,7 @@ from penstock.runners.process.options import ProcessOptions
 from penstock.runners.process.runner import ProcessRunner
 from penstock.runners.remote import RemoteHandlerError, to_error, to_exception
 from penstock.testing.contracts import RunnerContract
+from penstock.testing.contracts.runner_edges import CrashCases
 
 
 @pytest_asyncio.fixture(scope="class", loop_scope="class")
@@ -44,7 +45,7 @@ class TestThreadHandlersOnRedis(TestAsyncHandlersOnRedis):
 
 
 @pytest.mark.spec("000-6.1", "000-6.12", "000-6.13", "000-6.14", "000-5.5")
-class TestProcessHandlers(RunnerContract):
+class TestProcessHandlers(CrashCases, RunnerContract):
     @pytest.fixture(autouse=True)
     def _share(self, processes: ProcessRunner) -> None:
         self._shared = processes

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.xdist_group("spec")  # one process collects the suite for the report
 sys.path.insert(0, str(ROOT / "tools"))
 
 from spec_report import DOCUMENTS, PROVED, Item, build_report, read_items  # noqa: E402

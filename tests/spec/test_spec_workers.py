@@ -578,7 +578,7 @@ async def test_a_step_that_listens_to_the_global_stream_starts_a_run_for_each_ev
         ("{'subscriptions': [{'stream': 'global', 'eventKind': 'a.b'}, {'eventKind': 'c.d'}]}", "use two steps"),
         (
             "{'flow': {'id': 'f', 'subscriptions': [{'stream': 'global', 'eventKind': 'a.b'}]}}",
-            "starts a new run; move it to start_on= of the @flow",
+            "starts a new run. Move it to start_on= of the @flow",
         ),
     ],
 )

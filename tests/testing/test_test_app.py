@@ -346,7 +346,7 @@ async def test_closing_twice_and_without_opening() -> None:
 
 
 async def test_a_test_that_fails_at_once_ends_at_once() -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async with TestApp(handlers=[charge, ship]):
             pass
         with pytest.raises(UnknownFlow):

@@ -14,7 +14,7 @@ from penstock.errors import RunFailed, WaitTimeout
 
 async def soon(call: Any) -> Any:
     """Return what a call returns; fail if it waits in real time."""
-    return await asyncio.wait_for(call, 5)
+    return await asyncio.wait_for(call, 60)
 
 
 @flow("sleepy")

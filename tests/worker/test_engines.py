@@ -98,7 +98,9 @@ async def test_an_import_without_the_engine_writes_nothing(shared: Any, memory: 
         await engines[0].count("c1", 1)
         line = await a.runs.export("c1")
     async with shared() as b:
-        with pytest.raises(UnknownKind, match="no engine here for runs of kind 'countdown'; known kinds: dag, flow"):
+        with pytest.raises(
+            UnknownKind, match="no engine here for runs of kind 'countdown'; known kinds: dag, entity, flow"
+        ):
             await b.runs.import_(line)
         assert await b.runs.list() == []
     async with shared(engines=[engines]) as b:
@@ -112,7 +114,9 @@ async def test_a_run_without_its_engine_is_named(shared: Any) -> None:
     async with shared(engines=[engines]):
         await engines[0].count("c1", 1)
     async with shared() as b:
-        with pytest.raises(UnknownKind, match="no engine here for runs of kind 'countdown'; known kinds: dag, flow"):
+        with pytest.raises(
+            UnknownKind, match="no engine here for runs of kind 'countdown'; known kinds: dag, entity, flow"
+        ):
             await b.runs.get("c1")
 
 

@@ -71,7 +71,7 @@ async def test_a_commit_followed_at_once_by_a_close_wakes_an_idle_worker(shared:
             await asyncio.sleep(0.2)  # it is idle
             async with shared(work) as other:
                 id = await other.enqueue("q", n)
-            assert await worker.jobs.result(id, timeout=3) == n
+            assert await worker.jobs.result(id, timeout=30) == n
 
 
 class Time:

@@ -3,7 +3,6 @@
 import os
 
 from penstock import States, Transition, entity
-from penstock.messaging import EmitToEntity, read_messaging
 
 
 def note_payment(subscription: dict, payload: dict) -> None:
@@ -19,22 +18,9 @@ def has_reminders_left(subscription: dict) -> bool:
     return subscription.get("reminders", 0) < 2
 
 
-@entity("subscription")
-class Subscription:
-    states = States("trial", idles=["trial", "active", "overdue"], finals=["cancelled", "expired"])
-    transitions = (
-        Transition("paid", ["trial", "active", "overdue"], "active", actions=[note_payment]),
-        Transition("unpaid", ["trial", "active"], "overdue", actions=[count_reminder]),
-        Transition("unpaid", "overdue", "overdue", conditions=[has_reminders_left], actions=[count_reminder]),
-        Transition("unpaid", "overdue", "expired"),
-        Transition("cancelled", ["trial", "active", "overdue"], "cancelled"),
-    )
-
-
 # One setting: MESSAGING is "bullmq" or "kafka". Without it, events come only from `penstock entities emit`.
 MESSAGING = os.environ.get("MESSAGING", "")
-
-messaging = {
+MESSAGES = {
     "events": [
         {"queue": "billing", "jobName": "payment-succeeded", "event": "paid"},
         {"queue": "billing", "jobName": "payment-failed", "event": "unpaid"},
@@ -48,4 +34,16 @@ messaging = {
     },
     "deadLetterQueue": {"enabled": True},
 }
-bridges = read_messaging(messaging, {event: EmitToEntity(event) for event in ("paid", "unpaid", "cancelled")})
+
+
+@entity("subscription")
+class Subscription:
+    messaging = MESSAGES
+    states = States("trial", idles=["trial", "active", "overdue"], finals=["cancelled", "expired"])
+    transitions = (
+        Transition("paid", ["trial", "active", "overdue"], "active", actions=[note_payment]),
+        Transition("unpaid", ["trial", "active"], "overdue", actions=[count_reminder]),
+        Transition("unpaid", "overdue", "overdue", conditions=[has_reminders_left], actions=[count_reminder]),
+        Transition("unpaid", "overdue", "expired"),
+        Transition("cancelled", ["trial", "active", "overdue"], "cancelled"),
+    )

@@ -65,7 +65,7 @@ from ..worker.outcomes import Work
 from .advice import Advice
 from .app_log import make_app_log
 from .arguments import NoInput, StartOptions, check_list, check_path
-from .bridges import AppBridgeHost, BridgeView, check_bridges, run_bridges
+from .bridges import AppBridgeHost, BridgeView, check_bridges, make_entity_bridges, run_bridges
 from .dag_files import register_dag_files
 from .dags import Dags
 from .dead_letters import DeadLetters
@@ -286,7 +286,7 @@ class App:
             self._start_on,
             self.settings,
             self._bridges,
-            lambda: run_bridges(self, self._file_bridges),
+            lambda: run_bridges(self, (*self._file_bridges, *self._entity_bridges)),
             self._make_runner,
             {"node": self._node.make_runner},
             lambda: register_dag_files(self),
@@ -553,7 +553,7 @@ class App:
 
     async def check_bridges(self) -> Sequence[BridgeView]:
         """Return the open bridges of this App, and whether the system of each one answers."""
-        own = self._file_bridges if self.workers.is_running else ()
+        own = (*self._file_bridges, *self._entity_bridges) if self.workers.is_running else ()
         return await check_bridges((*self._bridges, *own))
 
     async def diagnose(self) -> Sequence[Check]:
@@ -612,6 +612,7 @@ class App:
     def _register(self, found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
         self._found, self._load_problems = found, problems
         registry = self._build_registry(found, problems)
+        self._entity_bridges = make_entity_bridges(registry.entities.values())
         self._loaded_at = self._machine_clock.now_ms()
         for problem in registry.problems:
             log.warning("%s [%s]", problem, problem.code)

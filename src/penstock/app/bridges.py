@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..commit.command_sink import BridgeSink
-from ..core.errors import PenstockError
+from ..core.errors import ConfigError, PenstockError
 from ..core.outage_retry import open_with_retry
 from ..handlers.decorators import FlowDefinition, read_definitions
+from ..handlers.entities import EntityDefinition
+from ..messaging.definition import list_places, read_messaging
+from ..messaging.targets import EmitToEntity
 from ..ports.bridge import Bridge, BridgeHost, CheckedBridge, WriteUnits
 from ..ports.store import Store
 from .workers import start_service
@@ -50,9 +53,32 @@ async def _check_bridge(bridge: Bridge, name: str) -> BridgeView:
     return BridgeView(name, True)
 
 
+def make_entity_bridges(entities: Iterable[EntityDefinition]) -> list[Bridge]:
+    """Return the bridges of entities. Raise ConfigError for an invalid one, or for a queue that two of them consume."""
+    found: list[Bridge] = []
+    owners: dict[tuple[str, str], str] = {}
+    for one in entities:
+        if one.messaging is None:
+            continue
+        targets = {event: EmitToEntity(event, one.name) for event in one.machine.events}
+        try:
+            bridges = read_messaging(one.messaging, targets)
+        except ConfigError as problem:
+            raise ConfigError(f"entity {one.name!r}: {problem}") from None
+        for place in list_places(one.messaging):
+            other = owners.setdefault(place, one.name)
+            if other != one.name:
+                raise ConfigError(
+                    f"queue {place[1]!r} has events of the entities {other!r} and {one.name!r}: each would fail the "
+                    "messages of the other; declare both in one `bridges = read_messaging(…)`"
+                )
+        found += bridges
+    return found
+
+
 @asynccontextmanager
 async def run_bridges(app: App, bridges: Sequence[Bridge]) -> AsyncIterator[None]:
-    """Open the bridges that worker files declare and move their messages while a worker runs."""
+    """Open the bridges that worker files and entities declare, and move their messages while a worker runs."""
     async with AsyncExitStack() as stack:
         for bridge in bridges:
             await open_with_retry(

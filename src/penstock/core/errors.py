@@ -6,11 +6,11 @@
     ├── DagInactive · EntityRefused · EntityFailed
     ├── NotFound                 UnknownFlow · UnknownDag · UnknownEntity · UnknownNodeType · UnknownStep ·
     │                            UnknownQueue · UnknownRun · UnknownJob · UnknownKind · UnknownSchedule ·
-    │                            UnknownWait · UnknownWebhook
+    │                            UnknownWait · UnknownWebhook · UnknownMessage
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
-    │                            UnreadableJob
+    │                            UnreadableJob · BadMessage
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt · BrokenQueue ·
-    │                            NamespaceMismatch
+    │                            NamespaceMismatch · BrokerUnavailable
     ├── UnreadableRecord
     ├── HandlerError             Permanent · AddressRefused · EntityCycle · ExpressionError · NodeFailed · Rejected ·
     │   │                        Retry · CircuitOpen · RateLimited ·

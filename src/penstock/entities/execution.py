@@ -11,14 +11,15 @@ import msgspec
 
 from ..context.context import Context
 from ..context.sync_context import SyncContext
-from ..core.errors import ConfigError, DefinitionError, Rejected, UnknownEntity
+from ..core.errors import DefinitionError, Rejected, UnknownEntity
 from ..core.payload import NULL, pack, unpack
 from ..core.schemas import make_validator
 from ..core.tracebacks import describe_error
 from ..handlers.entities import Call, EntityDefinition
 from .decide import Handled
 from .record import EntityRecord
-from .services import RemembersKeys
+from .saved_updates import restore_update, save_update
+from .services import CopiesEntities, RemembersKeys
 from .transit import (
     AskCondition,
     CallFallback,
@@ -57,7 +58,7 @@ class Execution:
         if status in self._definition.machine.finals:  # the storage is not asked: the event changes nothing
             return self._refuse(refuse_final(status))
         if (after := await self._storage.find_applied(self._key)) is not None:
-            return Handled("transitioned", (status, after), recovered=True)
+            return restore_update(self._ctx) or Handled("transitioned", (status, after), recovered=True)
         self._entity, status = await self._storage.load(status)
         machine = self._definition.machine
         if status not in machine.states:
@@ -80,11 +81,15 @@ class Execution:
         if isinstance(ending, RefusedEvent):
             return self._refuse(ending)
         path = ending.path if isinstance(ending, Moved) else ()
-        data = await self._storage.save(self._entity, path[-1] if path else None, self._key)
-        raw = msgspec.Raw(data) if data is not None else msgspec.Raw(NULL)
         kind, problems = "transitioned" if path else "kept", tuple(self._problems)
         reason = ending.rejected if isinstance(ending, Moved) else None
-        return Handled(kind, path, reason, has_data=data is not None, data=raw, problems=problems)
+        handled = Handled(kind, path, reason, problems=problems)
+        if self._storage.remembers_keys:
+            await save_update(self._ctx, handled)
+        data = await self._storage.save(self._entity, path[-1] if path else None, self._key)
+        if data is None:
+            return handled
+        return msgspec.structs.replace(handled, has_data=True, data=msgspec.Raw(data))
 
     async def _answer(self, question: Question) -> bool | str | None:
         match question:
@@ -163,6 +168,8 @@ def _call_bound(call: Call, values: Sequence[Any], ctx: SyncContext | None) -> A
 class _RecordStorage:
     """The data is in the entity's own record: it is written by the commit that records the event."""
 
+    remembers_keys = False
+
     def __init__(self, definition: EntityDefinition, record: EntityRecord) -> None:
         self._definition = definition
         self._record = record
@@ -200,7 +207,9 @@ class _ServiceStorage:
     def __init__(self, definition: EntityDefinition, record: EntityRecord) -> None:
         self._definition = definition
         self._service = definition.service
+        self._record_status = record.status
         self._urn = record.urn
+        self.remembers_keys = isinstance(self._service, RemembersKeys)
 
     async def find_applied(self, key: str) -> str | None:
         """Return the status that an earlier attempt has saved for this event."""
@@ -221,16 +230,18 @@ class _ServiceStorage:
     def _status(self, entity: Any) -> str:
         return self._service.status(entity)  # type: ignore[no-any-return]
 
-    def copy(self, entity: Any) -> None:  # noqa: ARG002
-        return None
+    def copy(self, entity: Any) -> Any:
+        return self._service.copy(entity) if isinstance(self._service, CopiesEntities) else None
 
-    async def restore(self, before: None) -> Any:  # noqa: ARG002
-        """Return the entity as it was before the event."""
+    async def restore(self, before: Any) -> Any:
+        """Return the entity as it was before the transition; without a copy, as it was before the event."""
+        if before is not None:
+            return before
         entity = await _ask(self._service.load, self._urn)
         return entity if entity is not None else await _ask(self._service.new, self._urn)
 
     async def save(self, entity: Any, status: str | None, key: str) -> bytes | None:
-        await _ask(self._service.update, entity, status or self._status(entity), key)
+        await _ask(self._service.update, entity, status or self._status(entity) or self._record_status, key)
         return None
 
 
@@ -240,9 +251,6 @@ _Storage = _RecordStorage | _ServiceStorage
 def _make_storage(definition: EntityDefinition, record: EntityRecord) -> Any:
     if definition.service is None:
         return _RecordStorage(definition, record)
-    for name in ("new", "load", "update", "status", "urn"):
-        if not callable(getattr(definition.service, name, None)):
-            raise ConfigError(f"the service of entity {definition.name!r} has no method {name}; see EntityService")
     return _ServiceStorage(definition, record)
 
 

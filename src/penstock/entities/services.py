@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -47,6 +48,15 @@ class RemembersKeys(Protocol):
         ...
 
 
+@runtime_checkable
+class CopiesEntities(Protocol[T]):
+    """Storage that can copy an entity. Without it, an entity whose event was rejected is loaded again."""
+
+    def copy(self, entity: T) -> T:
+        """Return a copy that later changes of the entity leave alone."""
+        ...
+
+
 class FunctionService:
     """Storage made of two functions. The entity is a mapping with its `status` in it.
 
@@ -74,7 +84,12 @@ class FunctionService:
         self.new = new or (lambda urn: {"urn": urn, "status": None})
         self.status = status or (lambda entity: _read(entity, "status"))
         self.urn = urn or (lambda entity: _read(entity, "urn"))
-        self.applied = applied or (lambda _urn, _key: False)
+        if applied is not None:
+            self.applied = applied
+
+    def copy(self, entity: Any) -> Any:
+        """Return a deep copy of an entity."""
+        return copy.deepcopy(entity)
 
 
 def _read(entity: Any, name: str) -> Any:

@@ -130,6 +130,7 @@ class EntityDefinition:
     event_schemas: Mapping[str, Any] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()  # of the urns that belong to it
     checks: Mapping[str, Validator] = field(default_factory=dict, repr=False)
+    messaging: Mapping[str, Any] | None = None  # see penstock.messaging.read_messaging
 
     def check_payload(self, event: str, payload: Any) -> Any:
         """Return the payload, converted to its model; raise SchemaViolation if it does not match."""
@@ -162,8 +163,8 @@ def entity(
     """Define a kind of entity: a class with `states` and `transitions`, and hooks as methods.
 
     The class may also have `events` (the models of payloads by event), `data` (the model of an entity's data),
-    `service` (your own storage), `urn` (the prefix of its urns, or several), `on_rejected`, `on_unmet` and a method
-    `fallback`.
+    `service` (your own storage), `urn` (the prefix of its urns, or several), `on_rejected`, `on_unmet`, a method
+    `fallback`, and `messaging` (the queues that its events come from), or `bullmq` and `kafka` alone.
 
     Args:
         name: The type of the entities. Default: the name of the class in lower case.
@@ -193,7 +194,10 @@ def entity(
     return mark
 
 
-_PARTS = ("states", "transitions", "events", "data", "service", "urn", "on_rejected", "on_unmet", "fallback")
+_PARTS = (
+    *("states", "transitions", "events", "data", "service", "urn", "on_rejected", "on_unmet", "fallback"),
+    *("messaging", "bullmq", "kafka"),
+)
 
 
 def make_entity(definition: Mapping[str, Any], functions: Mapping[str, Function] | None = None) -> type:
@@ -285,11 +289,32 @@ def _build_checked(
         status_hooks,
         fallback,
         parts.get("data"),
-        parts.get("service"),
+        _make_service(name, parts.get("service")),
         schemas,
         _read_prefixes(name, parts.get("urn")),
         checks,
+        _read_messaging_part(name, parts),
     )
+
+
+def _make_service(name: str, service: Any) -> Any:
+    """Return the service: the object itself, or what a class or a function without arguments makes."""
+    made = service() if callable(service) and (isinstance(service, type) or not hasattr(service, "load")) else service
+    if made is None:
+        return None
+    for method in ("new", "load", "update", "status", "urn"):
+        if not callable(getattr(made, method, None)):
+            near = did_you_mean(method, [one for one in dir(made) if not one.startswith("_")]) or "see EntityService"
+            raise DefinitionError(f"the service of entity {name!r} has no method {method!r}; {near}")
+    return made
+
+
+def _read_messaging_part(name: str, parts: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return where events come from. The App reads it, so that each App has bridges of its own."""
+    found = {**parts.get("messaging", {}), **{side: parts[side] for side in ("bullmq", "kafka") if side in parts}}
+    if "messaging" in parts and len(found) > len(parts["messaging"]):
+        raise DefinitionError(f"entity {name!r} has messaging, and bullmq or kafka beside it; move them into messaging")
+    return found or None
 
 
 def _choice(parts: Mapping[str, Any], name: str) -> str | None:

@@ -154,6 +154,7 @@ def _check(name: str, machine: Machine, states: States) -> None:
     _check_used(machine, states)
     _check_finals(machine)
     _check_reachable(machine)
+    _check_ends(machine)
     _check_endless(machine)
 
 
@@ -197,6 +198,19 @@ def _check_reachable(machine: Machine) -> None:
         if state not in reached:
             hint = did_you_mean(state, reached) or "add a transition that leads to it"
             raise DefinitionError(f"state {state!r} cannot be reached from {machine.initial!r}; {hint}")
+
+
+def _check_ends(machine: Machine) -> None:
+    """Refuse a state without a way out that is neither idle nor final: it is most likely misspelled."""
+    left = {state for one in machine.transitions for state in one.froms}
+    for state in machine.states:
+        if state not in left and not machine.is_resting(state):
+            others = [one for one in machine.states if one != state]
+            hint = did_you_mean(state, others) or "add it to states.finals, or to states.idles"
+            raise DefinitionError(
+                f"no transition leads out of state {state!r}, and it is neither in states.finals nor in states.idles; "
+                f"{hint}"
+            )
 
 
 def _check_endless(machine: Machine) -> None:

@@ -63,6 +63,11 @@ class BullMQSettings(_Strict, frozen=True):
     url: str | None = None
     connection: RedisConnection | None = None
     prefix: str | None = None
+    events: list[MessageEvent] = []
+    default_job_options: JobDefaults | None = None
+    dead_letter_queue: DeadLetters | None = None
+    limiter: dict[str, int] | str | None = None
+    config: BullMQSettings | None = None  # the same settings, one level down
 
 
 class KafkaSettings(_Strict, frozen=True):
@@ -72,6 +77,12 @@ class KafkaSettings(_Strict, frozen=True):
     group: str | None = None
     sasl: dict[str, str] | None = None
     tls: bool | dict[str, str] = False
+    events: list[MessageEvent] = []
+    default_job_options: JobDefaults | None = None
+    dead_letter_queue: DeadLetters | None = None
+
+
+Side = BullMQSettings | KafkaSettings
 
 
 class Messaging(_Strict, frozen=True):
@@ -90,13 +101,46 @@ def read_messaging(definition: Mapping[str, Any], targets: Mapping[str, Target])
 
     Args:
         definition: `events` (each with `queue` or `topic`, `event` and perhaps `jobName`), and `bullmq` or `kafka` with
-            `enabled`; `defaultJobOptions`, `deadLetterQueue` and `concurrency` apply to both.
+            `enabled`; `defaultJobOptions`, `deadLetterQueue` and `concurrency` apply to both. Each of the two may have
+            its own `events`, `defaultJobOptions` and `deadLetterQueue` instead.
         targets: What each event does: a target or a function by the name of the event.
     """
+    found = _read(definition)
+    side = _choose_side(found)
+    if side is None:
+        return []
+    events = [*found.events, *side.events]
+    options: dict[str, Any] = {
+        "retry": _retry(side.default_job_options or found.default_job_options),
+        "dead_letters": side.dead_letter_queue or found.dead_letter_queue,
+        "consume": group_events(events, targets),
+    }
+    if found.concurrency is not None:
+        options["concurrency"] = found.concurrency
+    if isinstance(side, KafkaSettings):
+        return [_make_kafka(side, options)]
+    return [_make_bullmq(side, side.default_job_options or found.default_job_options, options)]
+
+
+def list_places(definition: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the address and the name of each queue that a definition consumes."""
+    found = _read(definition)
+    side = _choose_side(found)
+    if side is None:
+        return []
+    where = str(side.brokers) if isinstance(side, KafkaSettings) else str((side.url, side.connection, side.prefix))
+    return list(dict.fromkeys((where, one.queue or one.topic or "") for one in (*found.events, *side.events)))
+
+
+def _read(definition: Mapping[str, Any]) -> Messaging:
     try:
-        found = msgspec.convert(definition, Messaging)
+        return msgspec.convert(definition, Messaging)
     except msgspec.ValidationError as problem:
         raise ConfigError(f"invalid messaging: {problem}") from None
+
+
+def _choose_side(found: Messaging) -> Side | None:
+    """Return the settings of the system that is enabled. Both is an error: every message would be expected twice."""
     has_bullmq = found.bullmq is not None and found.bullmq.enabled
     has_kafka = found.kafka is not None and found.kafka.enabled
     if has_bullmq and has_kafka:
@@ -104,13 +148,11 @@ def read_messaging(definition: Mapping[str, Any], targets: Mapping[str, Target])
             "messaging enables both bullmq and kafka: every message would be expected twice; set enabled to false "
             "for one of them"
         )
-    if not has_bullmq and not has_kafka:
-        return []
-    consume = group_events(found.events, targets)
-    options: dict[str, Any] = {"retry": _retry(found), "dead_letters": found.dead_letter_queue, "consume": consume}
-    if found.concurrency is not None:
-        options["concurrency"] = found.concurrency
-    return [_make_bullmq(found, options) if has_bullmq else _make_kafka(found, options)]
+    if has_kafka:
+        return found.kafka
+    if not has_bullmq or found.bullmq is None:
+        return None
+    return found.bullmq.config or found.bullmq
 
 
 def group_events(events: Sequence[MessageEvent], targets: Mapping[str, Target]) -> dict[str, Targets]:
@@ -131,8 +173,7 @@ def group_events(events: Sequence[MessageEvent], targets: Mapping[str, Target]) 
     return dict(queues)
 
 
-def _retry(found: Messaging) -> RetryPolicy:
-    defaults = found.default_job_options
+def _retry(defaults: JobDefaults) -> RetryPolicy:
     if defaults.backoff.type not in ("exponential", "fixed"):
         raise ConfigError(f'backoff.type must be "exponential" or "fixed", got {shorten(defaults.backoff.type)}')
     kind: Any = defaults.backoff.type
@@ -140,11 +181,9 @@ def _retry(found: Messaging) -> RetryPolicy:
     return RetryPolicy.parse(RetryPolicy(defaults.attempts, backoff))
 
 
-def _make_bullmq(found: Messaging, options: dict[str, Any]) -> Bridge:
+def _make_bullmq(settings: BullMQSettings, defaults: JobDefaults, options: dict[str, Any]) -> Bridge:
     from .bullmq import BullMQ
 
-    settings, defaults = found.bullmq, found.default_job_options
-    assert settings is not None
     if settings.url is not None and settings.connection is not None:
         raise ConfigError("bullmq requires either a url or a connection, got both")
     url = settings.connection.url if settings.connection is not None else settings.url
@@ -152,14 +191,12 @@ def _make_bullmq(found: Messaging, options: dict[str, Any]) -> Bridge:
         "keep_completed": _keep(defaults.remove_on_complete),
         "keep_failed": _keep(defaults.remove_on_fail),
     }
-    return BullMQ(url, prefix=settings.prefix, **keep, **options)
+    return BullMQ(url, prefix=settings.prefix, limiter=settings.limiter, **keep, **options)
 
 
-def _make_kafka(found: Messaging, options: dict[str, Any]) -> Bridge:
+def _make_kafka(settings: KafkaSettings, options: dict[str, Any]) -> Bridge:
     from .kafka import Kafka
 
-    settings = found.kafka
-    assert settings is not None
     return Kafka(
         settings.brokers, client_id=settings.client_id, group=settings.group, sasl=settings.sasl, tls=settings.tls,
         **options,

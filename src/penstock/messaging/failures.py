@@ -71,6 +71,11 @@ def describe_problem(problem: BaseException) -> str:
     return text.encode("utf-8", "replace").decode() or type(problem).__name__
 
 
+def urn_of(message: Message) -> Any:
+    """Return the urn of a message for the log, None if it has none."""
+    return message.data.get("urn") if isinstance(message.data, dict) else None
+
+
 def describe_stack(problem: BaseException) -> str:
     """Return the traceback of an error without the message: that one is in the record already."""
     lines = traceback.format_tb(problem.__traceback__)

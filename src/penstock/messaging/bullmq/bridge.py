@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Self
-
-import msgspec
 
 from ...core.clock import datetime_to_ms
 from ...core.durations import Duration, to_ms
@@ -21,17 +21,20 @@ from ...ports.store import FeedItem
 from ...ports.unit import NewJob, PublishedOptions, RateLimit, Unit
 from ...stores.redis import RedisStore
 from ...stores.redis.address import Address, parse
+from ...stores.redis.connection import Client
 from ...stores.redis.connections import Connections
 from ...stores.redis.server_checks import prefix_owner
+from ...stores.redis.topology import Topology
 from ..event_relay import EventRelay, job_id_of
 from ..failures import DEFAULT_RETRY, DeadLetters
 from ..options import read_dead_letters, read_keep, read_limiter
 from ..services import Consumption, Loop, run_loops
 from ..targets import Targets, check_entity_data, resolve_routes
-from .consumer import Consumer, ConsumerOptions
+from .consumer import Consumer, ConsumerOptions, check_concurrency, read_options
 
 log = logging.getLogger("penstock.bullmq")
 DEFAULT_PREFIX = "bull"
+CONNECT_WAIT_S = 0.5  # between two attempts to connect
 
 
 class BullMQ:
@@ -85,7 +88,7 @@ class BullMQ:
             read_dead_letters(dead_letters),
             read_keep(keep_completed, "keep_completed"),
             read_keep(keep_failed, "keep_failed"),
-            _check_concurrency(concurrency),
+            check_concurrency(concurrency),
             read_limiter(limiter),
             to_ms(lease),
             to_ms(poll) / 1000,
@@ -93,6 +96,7 @@ class BullMQ:
         self._grace_s = to_ms(grace) / 1000
         self._store: RedisStore | None = None
         self._is_shared = False  # the store is the App's: it closes it
+        self._is_waiting = False  # the Redis was away when the App opened
         self._host: BridgeHost | None = None
         self._loops: list[Loop] = []
         self._consumptions: list[Consumption] = []
@@ -100,9 +104,21 @@ class BullMQ:
     # Opening and closing
 
     async def open(self, host: BridgeHost | None = None) -> None:
-        """Connect and check the targets. The App calls this."""
+        """Check the targets and connect. The App calls this. With an App, a Redis that is away is waited for:
+        `is_healthy` reports it."""
         self._host = host
-        store = self._shared_store(host)
+        for queue, targets in self._consume.items():
+            resolve_routes(queue, targets, host)
+        try:
+            await self._connect()
+        except StoreUnavailable as problem:
+            if host is None:
+                raise
+            self._is_waiting = True
+            log.warning("the Redis of BullMQ does not answer, the bridge waits for it: %s", problem)
+
+    async def _connect(self) -> None:
+        store = self._shared_store(self._host)
         self._is_shared = store is not None
         self._store = store = store or await self._open_store()
         try:
@@ -116,9 +132,15 @@ class BullMQ:
         except BaseException:
             await self.close()
             raise
+        self._is_waiting = False
 
     async def run(self) -> None:
         """Consume and produce until cancelled. The App calls this."""
+        while self._is_waiting:
+            await asyncio.sleep(CONNECT_WAIT_S)
+            with contextlib.suppress(StoreUnavailable):
+                await self._connect()
+                log.info("the Redis of BullMQ answers")
         await run_loops(self._loops, self._grace_s, "penstock-bullmq")
 
     async def close(self) -> None:
@@ -141,7 +163,11 @@ class BullMQ:
         """Raise StoreUnavailable if the Redis of the queues does not answer."""
         if self._store is None:
             raise StoreUnavailable("the bridge to BullMQ is not open; it opens with its App or its worker")
-        await self._store.client.call("PING")
+        client = Client(Topology(self._store.address), "penstock-health")  # those in use may be busy
+        try:
+            await client.call("PING")
+        finally:
+            await client.close()
 
     async def is_healthy(self) -> bool:
         """Return whether the Redis of the queues answers."""
@@ -184,7 +210,9 @@ class BullMQ:
         """
         body = pack(check_entity_data(data, queue), f"the data of a job of queue {queue!r}")
         options = {"retry": retry, "keep_completed": keep_completed, "keep_failed": keep_failed}
-        return await self._add(queue, job_name, body, id, self._due(delay, at), priority, options)
+        added = await self._add(queue, job_name, body, id, self._due(delay, at), priority, options)
+        log.info("job %s was added to queue %r (%s)", added, queue, data["urn"])
+        return added
 
     async def consume(self, queue: str, handler: Targets, options: Mapping[str, Any] | None = None) -> Consumption:
         """Start to consume a queue and return a handle that stops it.
@@ -202,15 +230,14 @@ class BullMQ:
     async def _add(
         self, queue: str, name: str, body: bytes, id: str | None, due: int, priority: int, options: Mapping[str, Any]
     ) -> str:
-        store = self._require_store()
         check_name(queue, "queue")
-        job_id = check_id(id, "job id") if id is not None else uuid7(store.clock.now_ms())
-        job = NewJob(job_id, queue, name, body, priority, due, published=self._publish(options))
         try:
+            store = self._require_store()
+            job_id = check_id(id, "job id") if id is not None else uuid7(store.clock.now_ms())
+            job = NewJob(job_id, queue, name, body, priority, due, published=self._publish(options))
             await store.commit([Unit(uuid7(store.clock.now_ms()), jobs=[job])])
         except StoreError as problem:
             raise type(problem)(f"cannot add a job to queue {queue!r} of BullMQ: {problem}") from problem
-        log.info("job %s was added to queue %r", job_id, queue)
         return job_id
 
     def _publish(self, options: Mapping[str, Any]) -> PublishedOptions:
@@ -298,30 +325,13 @@ class BullMQ:
         return f"bullmq/{self._full_prefix()}/relayed"
 
     def _require_store(self) -> RedisStore:
-        if self._store is None:
-            raise ConfigError("this BullMQ is not open; pass it to an App as bridges=[…], or use `async with`")
-        return self._store
+        if self._store is not None:
+            return self._store
+        if self._is_waiting:
+            raise StoreUnavailable(f"{self._address()} with the queues of BullMQ does not answer; is it running?")
+        raise ConfigError("this BullMQ is not open; pass it to an App as bridges=[…], or use `async with`")
 
     def _require_host(self) -> BridgeHost:
         if self._host is None:
             raise ConfigError("produce= sends events of an App; pass the bridge to an App as bridges=[…]")
         return self._host
-
-
-def read_options(defaults: ConsumerOptions, options: Mapping[str, Any] | None) -> ConsumerOptions:
-    """Return the options of one `consume` call."""
-    values = dict(options or {})
-    changes: dict[str, Any] = {}
-    if "concurrency" in values:
-        changes["concurrency"] = _check_concurrency(values.pop("concurrency"))
-    if "limiter" in values:
-        changes["limiter"] = read_limiter(values.pop("limiter"))
-    if values:
-        raise BadArgument(f"unknown option {next(iter(values))!r}; the options are concurrency and limiter")
-    return msgspec.structs.replace(defaults, **changes)
-
-
-def _check_concurrency(value: Any) -> int:
-    if type(value) is not int or not 1 <= value <= 1000:
-        raise BadArgument(f"concurrency must be the number of jobs of a queue at once, 1 to 1000, got {shorten(value)}")
-    return value

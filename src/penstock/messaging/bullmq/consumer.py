@@ -11,16 +11,17 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 
-from ...core.errors import PayloadError, Permanent, StoreError, StoreUnavailable
+from ...core.errors import BadArgument, PayloadError, Permanent, StoreError, StoreUnavailable
 from ...core.ids import new_token
 from ...core.payload import pack, parse_json
 from ...core.retry import RetryPolicy
+from ...core.text import shorten
 from ...ports.bridge import BridgeHost, Message
 from ...ports.unit import (
     Claim,
@@ -40,7 +41,8 @@ from ...ports.unit import (
 )
 from ...stores.redis import RedisStore
 from ...stores.redis.job_options import escape_id
-from ..failures import DeadLetters, build_dead_message, decide_retry, describe_problem, describe_stack
+from ..failures import DeadLetters, build_dead_message, decide_retry, describe_problem, describe_stack, urn_of
+from ..options import read_limiter
 from ..targets import CommandTarget, Routes, deliver_when_up
 from .job_fields import JobFields, name_effect
 
@@ -65,6 +67,25 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
         """Return what one loop claims. With a concurrency of 1, no two processes have a job of the queue at once, so
         that the order holds."""
         return QueueDemand(queue, 1, self.limiter, 1 if self.concurrency == 1 else None)
+
+
+def read_options(defaults: ConsumerOptions, options: Mapping[str, Any] | None) -> ConsumerOptions:
+    """Return the options of one `consume` call."""
+    values = dict(options or {})
+    changes: dict[str, Any] = {}
+    if "concurrency" in values:
+        changes["concurrency"] = check_concurrency(values.pop("concurrency"))
+    if "limiter" in values:
+        changes["limiter"] = read_limiter(values.pop("limiter"))
+    if values:
+        raise BadArgument(f"unknown option {next(iter(values))!r}; the options are concurrency and limiter")
+    return msgspec.structs.replace(defaults, **changes)
+
+
+def check_concurrency(value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= 1000:
+        raise BadArgument(f"concurrency must be the number of jobs of a queue at once, 1 to 1000, got {shorten(value)}")
+    return value
 
 
 class JobLost(Exception):
@@ -158,7 +179,10 @@ class Consumer:
             message = msgspec.structs.replace(message, data=data)
             if claim.crashes >= MAX_CRASHES:
                 raise Permanent(f"the process that handled the job died {claim.crashes} times")
+            where = (claim.job, self._queue, urn_of(message), claim.attempt)
+            log.debug("job %s of queue %r (%s) is processed, attempt %d", *where)
             result = await self._deliver(message)
+            log.debug("job %s of queue %r (%s) was completed at attempt %d", *where)
             return Completed(result, fields.keep("removeOnComplete", opts.keep_completed)), []
         except (JobLost, asyncio.CancelledError):
             raise
@@ -183,7 +207,7 @@ class Consumer:
         error = msgspec.json.encode(
             {"name": type(problem).__name__, "message": describe_problem(problem), "stack": describe_stack(problem)}
         )
-        where = (claim.job, self._queue, _urn_of(message), failures)
+        where = (claim.job, self._queue, urn_of(message), failures)
         if delay_ms is not None:
             log.warning("job %s of queue %r (%s) failed at attempt %d: %s", *where, describe_problem(problem))
             return RetryAt(self._store.clock.now_ms() + delay_ms, error), []
@@ -195,6 +219,7 @@ class Consumer:
         # A job may be retried by hand and fail again: that is another dead letter. Its fence makes each of them once.
         id = f"{name_effect(self._queue, claim.job, fields.timestamp)}-{claim.attempt}.dlq"
         letter = NewJob(id, self._queue + opts.dead_letters.suffix, f"{claim.name}-failed", record)
+        log.warning("job %s of queue %r (%s) goes to queue %r", *where[:3], letter.queue)
         return Dead(error, keep), [letter]
 
     async def _read_fields(self, claim: Claim) -> JobFields:
@@ -238,7 +263,3 @@ async def _wait(stopping: asyncio.Event, seconds: float) -> None:
 
 def _to_bytes(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
-
-
-def _urn_of(message: Message) -> Any:
-    return message.data.get("urn") if isinstance(message.data, dict) else None

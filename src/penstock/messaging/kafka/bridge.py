@@ -148,7 +148,7 @@ class Kafka:
         body = pack(checked, f"the data of a message of topic {queue!r}")
         headers = {NAME_HEADER: job_name, **({ID_HEADER: id} if id is not None else {})}
         partition, offset = await self._require_producer().send(queue, body, checked["urn"].encode(), headers)
-        log.info("message %s-%d-%d was sent", queue, partition, offset)
+        log.info("message %s-%d-%d was sent (%s)", queue, partition, offset, checked["urn"])
         return f"{queue}-{partition}-{offset}"
 
     async def consume(self, queue: str, handler: Targets, options: Mapping[str, Any] | None = None) -> Consumption:

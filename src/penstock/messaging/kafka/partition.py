@@ -15,7 +15,7 @@ from ...core.payload import parse_json
 from ...core.retry import RetryPolicy
 from ...ports.bridge import BridgeHost, Message
 from ...ports.store import Store
-from ..failures import DeadLetters, build_dead_message, decide_retry, describe_problem, is_outage
+from ..failures import DeadLetters, build_dead_message, decide_retry, describe_problem, is_outage, urn_of
 from ..targets import CommandTarget, MessageHandler, Routes
 from .clients import ID_HEADER, NAME_HEADER, KafkaAddress, Producer, end_of, has_record, header_of
 from .positions import DeadLetterMark, PartitionPosition, Position, PositionMoved, PositionWriter
@@ -112,7 +112,10 @@ class Partition:
                 raise Permanent("the process that sent the dead letter died")
             if known.starts - known.failures >= MAX_CRASHES:
                 raise Permanent(f"the process that handled the record died {known.starts - known.failures} times")
+            where = (message.id, urn_of(message), known.failures + 1)
+            log.debug("record %s (%s) is processed, attempt %d", *where)
             await self._deliver(record, message, known)
+            log.debug("record %s (%s) was completed at attempt %d", *where)
         except (PositionMoved, asyncio.CancelledError):
             raise
         except Exception as problem:
@@ -147,16 +150,16 @@ class Partition:
     async def _fail(self, record: Record, message: Message, problem: Exception) -> bool:
         """Count a failure and wait for the next attempt; after the last one, send the dead letter."""
         known = self.position.at(record.offset)
-        failures = known.failures + 1
+        failures, where = known.failures + 1, (message.id, urn_of(message))
         delay_ms = decide_retry(self._options.retry, problem, failures, self._rng) if known.dead is None else None
         if delay_ms is not None:
-            log.warning("record %s failed at attempt %d: %s", message.id, failures, describe_problem(problem))
+            log.warning("record %s (%s) failed at attempt %d: %s", *where, failures, describe_problem(problem))
             starts = max(known.starts, failures)
             await self._save(msgspec.structs.replace(known, failures=failures, starts=starts))
             await asyncio.sleep(delay_ms / 1000)
             return False
         if known.dead is None:
-            log.error("record %s failed for good at attempt %d: %s", message.id, failures, describe_problem(problem))
+            log.error("record %s (%s) failed for good at attempt %d: %s", *where, failures, describe_problem(problem))
         if self._options.dead_letters.enabled:
             await self._send_dead_letter(record, message, problem, failures, known)
         await self._save(Position(record.offset))
@@ -181,6 +184,7 @@ class Partition:
                 body = build_dead_message(message, problem, self._now_ms(), failures)
                 headers = {NAME_HEADER: f"{message.name}-failed", ID_HEADER: message.id}
                 await self._producer.send(topic, body, record.key, headers, mark.partition)
+                log.warning("record %s (%s) went to topic %r", message.id, urn_of(message), topic)
                 return
             except (BrokerUnavailable, OSError) as outage:
                 log.warning("the dead letter of record %s waits: %s", message.id, outage)

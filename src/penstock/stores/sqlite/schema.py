@@ -14,8 +14,8 @@ import apsw
 from ...core.errors import StoreCorrupt, StoreError
 
 APPLICATION_ID = 0x50454E53  # "PENS", in PRAGMA application_id: many programs count their versions from 1
-FIRST_VERSION = 12  # in PRAGMA user_version; earlier versions were never released
-MIGRATIONS: tuple[str, ...] = ("finished_counts.sql",)  # the first upgrades FIRST_VERSION by one
+FIRST_VERSION = 13  # in PRAGMA user_version; earlier versions were never released
+MIGRATIONS: tuple[str, ...] = ()  # the first upgrades FIRST_VERSION by one
 SCHEMA_VERSION = FIRST_VERSION + len(MIGRATIONS)
 
 

@@ -27,6 +27,7 @@ from ...jobs.job_trees import Node
 from ...ports.runner import Runner
 from ..test_app import TestApp
 from ..until import until
+from .runner_edges import RunnerEdges
 
 HOUR_MS = 3_600_000
 
@@ -57,7 +58,7 @@ class Trace:
         return self._file.read_text()
 
 
-class RunnerContract(ABC):
+class RunnerContract(RunnerEdges, ABC):
     """Flows and jobs must not notice where their handlers run."""
 
     pytestmark = pytest.mark.asyncio(loop_scope="class")
@@ -75,8 +76,9 @@ class RunnerContract(ABC):
     @classmethod
     def handlers(cls, tmp_path_factory: pytest.TempPathFactory) -> list[Callable[..., Any]]:
         """The functions to run; a runner of another language overrides this, or `app`."""
-        name = "runner_handlers" if cls.is_async else "runner_sync_handlers"
-        return load_handlers(name, tmp_path_factory.mktemp("handlers"))
+        kind = "handlers" if cls.is_async else "sync_handlers"
+        folder = tmp_path_factory.mktemp("handlers")
+        return [*load_handlers(f"runner_{kind}", folder), *load_handlers(f"runner_edge_{kind}", folder)]
 
     @pytest_asyncio.fixture(loop_scope="class")
     async def app(self, handlers: list[Callable[..., Any]]) -> AsyncIterator[TestApp]:

@@ -86,28 +86,26 @@ async function check(schema, value, what) {
 async function execute(number, { id, function: index, value }) {
   const attempt = attempts.get(number)
   if (!attempt) return
-  let frame
+  await reply(number, 'executed', { id }, () => attempt.execute(index, value), () => attempts.get(number) === attempt)
+}
+
+/** Send what a function returns, or why it cannot be sent. */
+async function reply(number, type, more, call, isWanted = () => true) {
   try {
-    frame = { type: 'executed', id, value: (await attempt.execute(index, value)) ?? null }
-    toJson(frame)
+    const value = (await call()) ?? null
+    if (isWanted()) send(number, { type, ...more, value })
   } catch (problem) {
-    frame = { type: 'executed', id, error: toError(problem) }
+    if (isWanted()) send(number, { type, ...more, error: toError(problem) })
   }
-  if (attempts.get(number) === attempt) send(number, frame)
 }
 
 /** Call a function of a config, such as subscriptions[0].when. */
 async function evaluate(number, { file, path, values }) {
-  let frame
-  try {
+  await reply(number, 'evaluated', {}, async () => {
     let found = configOf(exportsOf(await load(file)))
     for (const part of path) found = found[part]
-    frame = { type: 'evaluated', value: (await found(...values)) ?? null }
-    toJson(frame)
-  } catch (problem) {
-    frame = { type: 'evaluated', error: toError(problem) }
-  }
-  send(number, frame)
+    return found(...values)
+  })
 }
 
 function giveUp(number, act) {
@@ -126,6 +124,6 @@ export function take(number, frame) {
     case 'suspend': return giveUp(number, (attempt) => attempt.end())
     case 'cancel': return giveUp(number, (attempt) => attempt.cancel(frame.reason))
     case 'evaluate': return void evaluate(number, frame)
-    case 'load': return void load(frame.file).catch(() => {})
+    case 'ping': return send(number, { type: 'heartbeat', rssMb: process.memoryUsage.rss() / 2 ** 20 })
   }
 }

@@ -89,9 +89,18 @@ export class Attempt {
     this.#isFlushing = false
     if (this.isOver) return
     const branch = this.#calls.size > 1
-    for (const frame of this.#pending.splice(0)) this.#send(branch ? { ...frame, branch } : frame)
+    for (const frame of this.#pending.splice(0)) this.#request(branch ? { ...frame, branch } : frame)
     if (branch || (this.#branched && this.#calls.size)) this.#send({ type: 'blocked', calls: [...this.#calls.keys()] })
     this.#branched = branch
+  }
+
+  #request(frame) {
+    try {
+      this.#send(frame)
+    } catch (problem) {  // it has no JSON form, or is too large
+      this.#calls.get(frame.id)?.reject(problem)
+      this.#calls.delete(frame.id)
+    }
   }
 
   number(fn) {
@@ -157,12 +166,15 @@ class State {
     return found.found ? found.value : fallback
   }
 
-  async set(key, value, options = {}) {
+  /** Write a value with the commit. A wrong one is thrown at once: the promise may be ignored. */
+  set(key, value, options = {}) {
     this.#run.notify({ type: 'state.set', key: toKey(key), value: value ?? null, ttlMs: toMs(options.ttl, 'ttl'), shared: this.#shared })
+    return Promise.resolve()
   }
 
-  async delete(key) {
+  delete(key) {
     this.#run.notify({ type: 'state.delete', key: toKey(key), shared: this.#shared })
+    return Promise.resolve()
   }
 
   /** Return the keys that start with `prefix`, and their values. */

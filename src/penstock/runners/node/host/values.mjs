@@ -29,6 +29,8 @@ export class NotJSON extends Error {
 }
 
 function refuse(key, value) {
+  if (!key.isWellFormed()) throw new NotJSON('a key has half of a surrogate pair, which UTF-8 cannot express')
+  if (typeof value === 'string' ? value.isWellFormed() : typeof value === 'boolean') return value
   const where = key ? `the value of ${JSON.stringify(key)}` : 'the value'
   if (typeof value === 'number' && !Number.isFinite(value)) {
     throw new NotJSON(`${where} is ${value}, which is not a JSON number`)
@@ -37,6 +39,7 @@ function refuse(key, value) {
     if (value >= Number.MIN_SAFE_INTEGER && value <= Number.MAX_SAFE_INTEGER) return Number(value)
     throw new NotJSON(`${where} is ${value}n, too large for a JSON number; use String(…)`)
   }
+  if (typeof value === 'string') throw new NotJSON(`${where} has half of a surrogate pair, which UTF-8 cannot express; use toWellFormed()`)
   if (typeof value === 'function' || typeof value === 'symbol') {
     throw new NotJSON(`${where} is a ${typeof value}, which has no JSON form`)
   }
@@ -53,6 +56,13 @@ export function toJson(value) {
   }
 }
 
+const MAX_TEXT_CHARS = 64_000
+
+/** Return a text that fits into a frame and has a UTF-8 form. */
+function shorten(text) {
+  return text.slice(0, MAX_TEXT_CHARS).toWellFormed()
+}
+
 /** Return an exception as data. */
 export function toError(problem) {
   if (typeof problem !== 'object' || problem === null) {
@@ -65,12 +75,13 @@ export function toError(problem) {
   }
   const after = problem.after ?? problem.retryAfter
   const code = problem.code ?? (problem.cause && typeof problem.cause === 'object' ? problem.cause.code : undefined)
+  const message = String(problem.message ?? problem)
   return {
     name: String(problem.name || problem.constructor?.name || 'Error'),
-    message: String(problem.message ?? problem),
+    message: shorten(message),
     bases,
     code: code === undefined || code === null ? undefined : String(code),
-    stack: typeof problem.stack === 'string' ? withoutHost(problem.stack) : undefined,
+    stack: typeof problem.stack === 'string' ? shorten(withoutHost(problem.stack.replace(message, () => shorten(message)))) : undefined,
     afterMs: after === undefined || after === null ? undefined : readAfter(after),
     retriable: typeof problem.retriable === 'boolean' ? problem.retriable : undefined,
     answer: problem.answer,

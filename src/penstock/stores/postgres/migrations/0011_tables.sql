@@ -135,15 +135,12 @@ CREATE TABLE penstock.children (
 CREATE INDEX children_unprocessed ON penstock.children (parent) WHERE state = 0;
 CREATE INDEX children_by_child ON penstock.children (child);
 
--- Finished jobs that are counted: those that finished until then. See functions/finished_counts.sql.
+-- How many finished jobs there are: commits add rows for those that they end, sweeps merge them. See functions/finished_counts.sql.
 CREATE TABLE penstock.finished_counts (
-  queue   text COLLATE "C" NOT NULL,
-  state   smallint NOT NULL,
-  is_step boolean  NOT NULL,           -- whether the jobs belong to runs: they are in another index
-  until   bigint   NOT NULL,
-  n       bigint   NOT NULL,
-  PRIMARY KEY (queue, state, is_step)
-) WITH (fillfactor = 50);
+  queue text COLLATE "C" NOT NULL,
+  state smallint NOT NULL CHECK (state BETWEEN 4 AND 6),
+  n     bigint   NOT NULL CHECK (n BETWEEN -1e15 AND 1e15)  -- negative: jobs that were deleted or retried
+) WITH (autovacuum_vacuum_scale_factor = 0.02);
 
 CREATE TABLE penstock.store_info (   -- facts about the whole store: its namespace
   name  text COLLATE "C" PRIMARY KEY,

@@ -29,7 +29,7 @@ def report(*lines: dict[str, Any]) -> dict[str, Any]:
 async def test_a_small_report_is_paid_without_approval(expenses: Callable[..., TestApp]) -> None:
     async with expenses() as app:
         await register_dag_files(app)
-        assert [one for one in await check_dag_files(app)] == []
+        assert await check_dag_files(app) == []
         view = await app.run_dag("expenses", report(TRAIN, LUNCH), key="r1")
         assert view.result["status"] == "paid"
         assert view.result["receipt"].startswith("res-20001 by payment-")

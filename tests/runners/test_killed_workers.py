@@ -91,7 +91,9 @@ async def test_killed_workers_leave_no_process_and_lose_nothing(tmp_path: Path) 
                 kills += 1
             await until(lambda: not any(map(is_alive, pids(trace))), ORPHAN_LIMIT_S)
             reap()
-        print(f"{kills} workers killed with {children} live children, which had handled {len(pids(trace))} tasks or started processes")
+        print(
+            f"{kills} workers killed with {children} live children, which had handled {len(pids(trace))} tasks or started processes"
+        )
         worker = await asyncio.to_thread(start_worker, url)
         try:
             results = [await app.result(run, timeout=300) for run in runs]

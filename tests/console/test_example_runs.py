@@ -27,6 +27,8 @@ async def test_the_shop(open_console: OpenConsole, tmp_path: Path) -> None:
             await expect(page.get_by_test_id("node")).to_have_count(7)
             await expect(page.locator("[data-testid=lane][data-kind=attempt]")).to_have_count(3)
             await expect(page.get_by_test_id("step-error")).to_contain_text("no carrier delivers order")
+            widths = await page.eval_on_selector_all(".lane.attempt .seg", "all => all.map(one => one.clientWidth)")
+            assert max(widths) > 20  # the bars are drawn at once, not with the next tick of the clock
             await take_picture(page, "shop-light-1440")
             await page.get_by_test_id("theme").click()
             await take_picture(page, "shop-dark-1440")

@@ -30,7 +30,7 @@ from penstock.testing.until import until
 from penstock.worker import polling
 from store_urls import STORE_URLS
 
-pytest_plugins = ("xdist_groups", "progress", "coverage_lock")
+pytest_plugins = ("xdist_groups", "progress", "coverage_lock", "browser")
 
 # What one App does is the same in memory and in a file: one set of statements. The file has its contracts, the tests of
 # several Apps and processes, and the fault suites.

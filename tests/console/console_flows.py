@@ -60,4 +60,46 @@ async def send(to: str, ctx: Context) -> str:
     return "sent"
 
 
-HANDLERS = [accept, charge, ship, approval, slow, send]
+@flow("family")
+async def family(total: int, ctx: Context) -> str:
+    await ctx.call(order_of_family, total)
+    return "grown"
+
+
+@flow("child", emits=["child.done"])
+async def order_of_family(total: int, ctx: Context) -> str:
+    await ctx.run("measure", lambda: total)
+    return "small"
+
+
+@flow("writer", retry={"attempts": 2, "backoff": {"type": "fixed", "delay_ms": 1}})
+async def writer(text: str, ctx: Context) -> str:
+    for word in (text, f" attempt {ctx.attempt}"):
+        ctx.partial(word)
+    ctx.log(f"writing, attempt {ctx.attempt}")
+    if ctx.attempt == 1:
+        raise ConnectionError("the model closed the stream")
+    return text
+
+
+@flow("pages", emits=["page.found"])
+async def pages(number: int, ctx: Context) -> None:
+    for n in range(number):
+        ctx.emit("page.found", {"page": n})
+
+
+@step(on="page.found", mode="each")
+async def read_page(page: dict[str, Any], ctx: Context) -> str:
+    if page["page"] == 13:
+        raise Permanent("page 13 cannot be read")
+    return "read"
+
+
+@job(queue="reports")
+async def long_report(text: str, ctx: Context) -> str:
+    ctx.log("the report begins")
+    await asyncio.sleep(3600)
+    return text
+
+
+HANDLERS = [accept, charge, ship, approval, slow, send, family, order_of_family, writer, pages, read_page, long_report]

@@ -9,9 +9,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Page, expect
 
-from browser import CHROMIUM, FLAGS
+from browser import connect_browser
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / ".cache" / "screenshots"
@@ -24,18 +24,17 @@ expect.set_options(timeout=15_000)
 @asynccontextmanager
 async def open_browser(address: str, *, size: dict[str, int] = WIDE, theme: str = "light") -> AsyncIterator[Page]:
     """Open a page whose paths start at the console. An error of its scripts or of its policy fails the test."""
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    async with connect_browser() as browser:
+        context = await browser.new_context(base_url=address, viewport=size, color_scheme=theme)  # type: ignore[arg-type]
+        page = await context.new_page()
+        problems: list[str] = []
+        page.on("pageerror", lambda problem: problems.append(str(problem)))
+        page.on("console", lambda message: problems.append(message.text) if is_problem(message) else None)
         try:
-            context = await browser.new_context(base_url=address, viewport=size, color_scheme=theme)  # type: ignore[arg-type]
-            page = await context.new_page()
-            problems: list[str] = []
-            page.on("pageerror", lambda problem: problems.append(str(problem)))
-            page.on("console", lambda message: problems.append(message.text) if is_problem(message) else None)
             yield page
-            assert problems == []
         finally:
-            await browser.close()
+            await context.close()
+        assert problems == []
 
 
 def is_problem(message: Any) -> bool:

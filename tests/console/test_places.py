@@ -161,3 +161,96 @@ async def test_two_runs_are_compared(open_console: OpenConsole) -> None:
             await app.runs.wait(await app.start("order", {"id": "7", "fails": n == 1}, key=f"order-{n}"))
         async with open_console(app, "runs/compare?a=order-0&b=order-1") as page:
             await expect(page.get_by_test_id("difference")).to_contain_text("$.input.fails")
+
+
+async def test_the_stack_of_a_running_handler(open_console: OpenConsole) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app, app.workers.background():
+        await app.enqueue("reports", "yearly", key="report-1")
+        async with open_console(app, "jobs/report-1") as page:
+            await expect(page.get_by_test_id("job-state")).to_have_attribute("data-state", "active")
+            await page.get_by_test_id("inspect").click()
+            await expect(page.get_by_test_id("stack")).to_contain_text("in long_report")
+            await page.get_by_test_id("cancel-job").click()
+            await page.get_by_test_id("action-confirm").click()
+            await expect(page.get_by_test_id("job-state")).to_have_attribute("data-state", "cancelled")
+
+
+async def test_views_are_kept_with_their_counts_and_columns_are_remembered(open_console: OpenConsole) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app, app.workers.background():
+        for n in range(2):
+            await app.runs.wait(await app.start("order", {"id": str(n), "fails": True}, key=f"order-{n}"))
+        async with open_console(app, "runs") as page:
+            await page.get_by_test_id("search").fill("flow:order status:failed")
+            await page.get_by_test_id("search").press("Enter")
+            await page.get_by_test_id("save-view").click()
+            await expect(page.get_by_test_id("view-count")).to_have_text("2")
+            await page.get_by_role("button", name="Columns").click()
+            await page.get_by_role("menuitemcheckbox", name="Took").click()
+            await page.keyboard.press("Escape")
+            await app.runs.wait(await app.start("order", {"id": "2", "fails": True}, key="order-2"))
+            await expect(page.get_by_test_id("view-count")).to_have_text("3")  # live
+            await page.goto(f"{page.url.partition('/console/')[0]}/console/runs")
+            await page.get_by_test_id("view").click()
+            await expect(page.get_by_test_id("run-row")).to_have_count(3)
+            await expect(page.get_by_role("columnheader", name="Took")).to_have_count(0)
+
+
+async def test_the_overview_says_what_needs_attention(open_console: OpenConsole) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app:
+        async with app.workers.background():
+            await app.runs.wait(await app.start("order", {"id": "1", "fails": True}, key="order-1"))
+        await app.queues.pause("mail")
+        async with open_console(app) as page:
+            attention = page.get_by_test_id("attention")
+            await expect(attention).to_contain_text("No worker is alive")
+            await expect(attention).to_contain_text("was declined")
+            await expect(attention).to_contain_text("Queue mail is paused")
+            await attention.get_by_role("link").filter(has_text="was declined").click()
+            await expect(page.get_by_test_id("letter")).to_contain_text("order-1")
+
+
+async def test_a_hidden_tab_loads_nothing(open_console: OpenConsole) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app, open_console(app, "runs") as page:
+        await app.start("order", {"id": "0"}, key="order-0")
+        await expect(page.get_by_test_id("run-row")).to_have_count(1)
+        show = "isHidden => {Object.defineProperty(document, 'hidden', {value: isHidden, configurable: true});" + (
+            "document.dispatchEvent(new Event('visibilitychange'))}"
+        )
+        await page.evaluate(show, True)
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        await app.start("order", {"id": "1"}, key="order-1")
+        await app.emit("hello.sent", {})
+        await expect(page.get_by_test_id("run-row")).to_have_count(1)
+        assert asked == []
+        await page.evaluate(show, False)
+        await expect(page.get_by_test_id("run-row")).to_have_count(2)
+
+
+async def test_an_event_is_sent_to_a_run_from_its_flow(open_console: OpenConsole) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app, open_console(app, "flows/order") as page:
+        await app.start("order", {"id": "1"}, key="order-1")
+        await expect(page.get_by_test_id("run-row")).to_have_count(1)
+        await page.get_by_test_id("send-event").click()
+        await page.get_by_test_id("kind").fill("order.noted")
+        await expect(page.get_by_test_id("event-run")).to_have_value("order-1")
+        await page.get_by_test_id("action-confirm").click()
+        await page.get_by_test_id("toast").get_by_role("link").click()
+        await page.get_by_test_id("tab-events").click()
+        await expect(page.locator("[data-testid=event][data-kind='order.noted']")).to_have_count(1)
+
+
+async def test_the_slots_and_results_of_a_schedule(open_console: OpenConsole) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app, app.workers.background():
+        await app.schedules.add("nightly", flow="order", input={"id": "n"}, cron="30 2 * * *", tz="Europe/Berlin")
+        await app.schedules.add("mails", queue="mail", input="ada@example.org", every="1h")
+        async with open_console(app, "schedules") as page:
+            for name in ("nightly", "mails"):
+                one = page.get_by_test_id("schedule").filter(has_text=name)
+                await one.get_by_test_id("run-now").click()
+                await expect(page.get_by_test_id("toast").last).to_contain_text(f"{name} has started")
+                await one.get_by_role("button").first.click()
+                await expect(page.get_by_test_id("slot")).to_have_count(5)
+                await expect(page.get_by_test_id("result")).to_have_count(1)
+                if name == "nightly":
+                    await expect(page.get_by_test_id("slot").first).to_contain_text("02:30")  # of Berlin

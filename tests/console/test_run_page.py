@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from console_flows import HANDLERS
 from console_pages import OpenConsole, take_picture
 from playwright.async_api import Page, expect
@@ -137,3 +139,66 @@ async def test_a_refused_action_is_a_message_with_its_code(open_console: OpenCon
 async def test_an_unknown_run(open_console: OpenConsole) -> None:
     async with App(":memory:", handlers=HANDLERS) as app, open_console(app, "runs/nothing") as page:
         await expect(page.get_by_test_id("run-error")).to_contain_text("unknown_run")
+
+
+async def test_children_open_in_place(open_console: OpenConsole) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app, app.workers.background():
+        await app.result(await app.start("family", 3, key="family-1"))
+        async with open_console(app, "runs/family-1") as page:
+            lanes = page.get_by_test_id("lane")
+            await expect(lanes).to_have_count(2)  # the step and the run that it called
+            await page.get_by_test_id("open-child").click()
+            await expect(lanes).to_have_count(4)  # the child's step and its durable call
+            await expect(lanes.last).to_contain_text("measure")
+            await page.get_by_test_id("slider").fill("2")  # before the call
+            await expect(lanes).to_have_count(1)
+            await page.get_by_test_id("now").click()
+            await page.locator("[data-testid=lane][data-kind=child]").get_by_role("link").click()
+            await expect(page.get_by_role("navigation", name="Breadcrumb")).to_contain_text("family-1")
+
+
+async def test_attempts_are_apart_in_timeline_output_and_log(open_console: OpenConsole) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app, app.workers.background():
+        await app.result(await app.start("writer", "once", key="writer-1"))
+        async with open_console(app, "runs/writer-1?step=writer") as page:
+            await expect(page.locator("[data-testid=lane][data-kind=attempt]")).to_have_count(2)
+            for attempt in (1, 2):
+                output = page.locator(f"[data-testid=output][data-attempt='{attempt}']")
+                await expect(output).to_have_text(f"once attempt {attempt}")
+                await expect(page.get_by_test_id("logs")).to_contain_text(f"Attempt {attempt}")
+            await page.reload()
+            await expect(page.locator("[data-testid=output]")).to_have_count(2)
+            await expect(page.get_by_test_id("source")).to_have_attribute(
+                "href", re.compile(r"vscode://file/.*\.py:\d+")
+            )
+
+
+async def test_a_fan_out_is_one_node_and_shows_the_instance_that_failed(open_console: OpenConsole) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app, app.workers.background():
+        await app.runs.wait(await app.start("pages", 40, key="pages-40"))
+        async with open_console(app, "runs/pages-40") as page:
+            node = page.locator("[data-testid=node][data-node=read_page]")
+            await expect(page.get_by_test_id("node")).to_have_count(2)
+            await expect(node).to_contain_text("39 completed")
+            await node.click()
+            await expect(page.get_by_test_id("step-error")).to_contain_text("page 13 cannot be read")
+            await expect(page.get_by_test_id("instance")).to_have_count(40)
+            await expect(page.get_by_test_id("instance").first).to_have_attribute("data-state", "failed")
+            box = await page.get_by_role("region", name="Timeline").bounding_box()
+            assert box is not None
+            assert box["height"] < 500  # forty rows do not push the panes apart
+
+
+async def test_a_step_is_run_again_and_a_wait_ended_where_the_page_says_why(open_console: OpenConsole) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app, app.workers.background():
+        await app.start("slow", 1.0, key="slow-1")
+        async with open_console(app, "runs/slow-1") as page:
+            await expect(page.get_by_test_id("why")).not_to_contain_text("penstock")  # the action is a button
+            await page.get_by_test_id("why-act").click()
+            await confirm(page)
+            await expect(page.get_by_test_id("run-status")).to_have_attribute("data-state", "completed")
+            await page.locator("[data-testid=node]").first.click()
+            await page.get_by_test_id("from-step").click()
+            await confirm(page)
+            await page.get_by_test_id("toast").get_by_role("link").last.click()
+            await expect(page.get_by_test_id("run-status")).to_have_attribute("data-state", "waiting")

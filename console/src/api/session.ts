@@ -50,6 +50,8 @@ export async function connect(token?: string): Promise<void> {
   connection.value = { client, stream }
   try {
     Object.assign(session, await client.getSession(), { state: 'ready', problem: '', hasToken: Boolean(text) })
+    // It holds the connection while one page closes its subscriptions and the next opens its own.
+    stream.subscribe({ kinds: ['console.held'] }, { onMessage: () => {}, onError: () => {} })
   } catch (problem) {
     const error = problem as ApiError
     const state = error.status === 401 || error.status === 403 ? 'login' : 'unreachable'

@@ -22,7 +22,7 @@ from ..core.text import shorten
 from ..durable.journal import RESULT
 from ..durable.trigger_commands import TriggerCommands
 from ..durable.wait_commands import KINDS, WaitCommands, find_wait
-from ..durable.wait_records import CALL, EVENT, TIME, TRIGGER, Caller, Manual, decode_result, read_body
+from ..durable.wait_records import CALL, EVENT, TIME, TRIGGER, CallOrigin, Manual, decode_result, read_body
 from ..flows.engine import FlowEngine
 from ..ports.store import WaitRow
 from .arguments import check_choice, to_moment_ms
@@ -279,7 +279,7 @@ class Waits:
             source: Where the call came from, such as `http`; recorded with the event `trigger.fired`.
             ip: Address of the caller; recorded with the event `trigger.fired`.
         """
-        return await self._triggers.fire(token, data, signature, Caller(source, ip))
+        return await self._triggers.fire(token, data, signature, CallOrigin(source, ip))
 
     async def sign(self, token: str, data: Any = None) -> Signature:
         """Sign a call of a trigger, with the secret in the environment variable that the trigger names.

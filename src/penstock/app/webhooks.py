@@ -14,7 +14,7 @@ from ..core.errors import BadArgument, UnknownWebhook, UnreadableRecord
 from ..core.near_match import near_matches
 from ..core.stored import read_stored
 from ..core.text import shorten
-from ..durable.wait_records import Caller
+from ..durable.wait_records import CallOrigin
 from ..flows.webhook_commands import WebhookCommands, WebhookReceipt
 from ..handlers.webhooks import KEY_HEADER, Webhook, check_webhook, decode_webhook
 from ..ports.store import StateRow
@@ -128,7 +128,7 @@ class Webhooks:
             ip: Address of the caller; recorded.
         """
         webhook = await self.get(path)
-        return await self._commands.receive(webhook, method, headers, body, Caller(source, ip))
+        return await self._commands.receive(webhook, method, headers, body, CallOrigin(source, ip))
 
     async def _stored(self) -> Sequence[Webhook]:
         found: Sequence[Webhook] = ()

@@ -18,7 +18,7 @@ Sources = Callable[[], Iterable[Path]]
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class FolderSnapshot:
     """The source files as they are at one moment."""
 
     own: Stamps  # in the folder
@@ -39,7 +39,7 @@ def watch_files(folder: Path, sources: Sources = tuple) -> AsyncIterator[list[st
 
 
 async def poll_files(
-    folder: Path, before: Snapshot, interval_s: float = POLL_INTERVAL_S, sources: Sources = tuple
+    folder: Path, before: FolderSnapshot, interval_s: float = POLL_INTERVAL_S, sources: Sources = tuple
 ) -> AsyncIterator[list[str]]:
     """Yield changed files by comparing the time and size of every file."""
     while True:
@@ -52,7 +52,7 @@ async def poll_files(
         before = now
 
 
-async def _watch_notified(folder: Path, before: Snapshot, sources: Sources) -> AsyncIterator[list[str]]:
+async def _watch_notified(folder: Path, before: FolderSnapshot, sources: Sources) -> AsyncIterator[list[str]]:
     from watchfiles import DefaultFilter, awatch
 
     logging.getLogger("watchfiles").setLevel("WARNING")  # it logs every change
@@ -70,9 +70,9 @@ async def _watch_notified(folder: Path, before: Snapshot, sources: Sources) -> A
         before = now
 
 
-def take_snapshot(folder: Path, sources: Sources = tuple) -> Snapshot:
+def take_snapshot(folder: Path, sources: Sources = tuple) -> FolderSnapshot:
     siblings = frozenset(str(path) for path in folder.parent.glob("*.py"))
-    return Snapshot(_stamps(_own_files(folder)), _imported(folder, sources), siblings)
+    return FolderSnapshot(_stamps(_own_files(folder)), _imported(folder, sources), siblings)
 
 
 def _own_files(folder: Path) -> Iterable[Path]:
@@ -87,7 +87,7 @@ def _imported(folder: Path, sources: Sources) -> Stamps:
     return _stamps((*find_shared_modules(folder).values(), *others))
 
 
-def diff_snapshots(before: Snapshot, now: Snapshot) -> list[str]:
+def diff_snapshots(before: FolderSnapshot, now: FolderSnapshot) -> list[str]:
     """Return the files that changed. A module loaded in between counts as unchanged since it was loaded."""
     own = {path for path in before.own.keys() | now.own.keys() if before.own.get(path) != now.own.get(path)}
     both = before.imported.keys() & now.imported.keys()
@@ -95,7 +95,7 @@ def diff_snapshots(before: Snapshot, now: Snapshot) -> list[str]:
     return sorted(own | imported | now.siblings - before.siblings)
 
 
-def _add_loaded(snapshot: Snapshot, folder: Path, sources: Sources) -> Snapshot:
+def _add_loaded(snapshot: FolderSnapshot, folder: Path, sources: Sources) -> FolderSnapshot:
     """Add the modules that a reload has imported for the first time since the snapshot."""
     return replace(snapshot, imported={**_imported(folder, sources), **snapshot.imported})
 

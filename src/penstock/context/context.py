@@ -18,7 +18,7 @@ from ..durable.calls import require_name_and_function
 from ..durable.child_runs import ChildRequest
 from ..ports.store import ChildRow, ChildState
 from .launch_requests import JobLaunch, LaunchedId, RunLaunch
-from .state import DONE, Done, StateView
+from .state import DONE, AlreadyDone, StateView
 
 if TYPE_CHECKING:
     from ..durable.call_recorder import CallRecorder
@@ -104,14 +104,14 @@ class Log:
         """
         return Log(self._channel, {**self._fields, **fields})
 
-    def __call__(self, message: object, level: str = "info", **fields: Any) -> Done:
+    def __call__(self, message: object, level: str = "info", **fields: Any) -> AlreadyDone:
         if not isinstance(level, str) or (level := "warning" if level == "warn" else level) not in LEVELS:
             raise BadArgument(f"unknown log level {shorten(level)}; use one of: {', '.join(LEVELS)}")
         self._channel.check()
         self._channel.log(level, to_text(message), {**self._fields, **fields} if self._fields else fields)
         return DONE
 
-    def debug(self, message: object, **fields: Any) -> Done:
+    def debug(self, message: object, **fields: Any) -> AlreadyDone:
         """Write a debug line.
 
         Args:
@@ -119,7 +119,7 @@ class Log:
         """
         return self(message, "debug", **fields)
 
-    def info(self, message: object, **fields: Any) -> Done:
+    def info(self, message: object, **fields: Any) -> AlreadyDone:
         """Write an info line.
 
         Args:
@@ -127,7 +127,7 @@ class Log:
         """
         return self(message, "info", **fields)
 
-    def warning(self, message: object, **fields: Any) -> Done:
+    def warning(self, message: object, **fields: Any) -> AlreadyDone:
         """Write a warning.
 
         Args:
@@ -137,7 +137,7 @@ class Log:
 
     warn = warning
 
-    def error(self, message: object, **fields: Any) -> Done:
+    def error(self, message: object, **fields: Any) -> AlreadyDone:
         """Write an error line.
 
         Args:
@@ -209,7 +209,7 @@ class Context:
     def logger(self) -> Log:
         return self.log
 
-    def emit(self, kind: str | Mapping[str, Any], data: Any = None) -> Done:
+    def emit(self, kind: str | Mapping[str, Any], data: Any = None) -> AlreadyDone:
         """Emit an event. It appears, and starts the steps that listen to it, once, when this attempt commits.
 
         Also accepts a mapping: `{"kind": …, "data": …}` and `{"type": "log"|"progress"|"partial", "data": …}`.
@@ -291,7 +291,7 @@ class Context:
         launch = RunLaunch(flow, input, key, delay, at, priority, correlation_id, tags)
         return LaunchedId(self._channel.launch(launch))
 
-    def progress(self, value: Any) -> Done:
+    def progress(self, value: Any) -> AlreadyDone:
         """Report progress; shown live.
 
         Args:
@@ -301,7 +301,7 @@ class Context:
         self._channel.progress(value)
         return DONE
 
-    def partial(self, chunk: Any) -> Done:
+    def partial(self, chunk: Any) -> AlreadyDone:
         """Send a piece of output before the end; shown live.
 
         Args:

@@ -67,14 +67,14 @@ class StateContention(PenstockError):
     code = "state_contention"
 
 
-class Done:
+class AlreadyDone:
     """Already done. It may be awaited or not, so that async and sync handlers read alike."""
 
     def __await__(self) -> Any:
         return iter(())
 
 
-DONE = Done()
+DONE = AlreadyDone()
 
 
 class StateRecorder(Protocol):
@@ -124,7 +124,7 @@ class StateView:
         row = await self._store.state(full)
         return default if row is None else read_value(full, row.value)
 
-    def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> Done:
+    def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> AlreadyDone:
         """Set a key when the attempt commits.
 
         Args:
@@ -139,7 +139,7 @@ class StateView:
             self._writes[full] = StateWrite(full, packed, None, self._expiry(ttl))
         return DONE
 
-    def delete(self, key: Key) -> Done:
+    def delete(self, key: Key) -> AlreadyDone:
         """Delete a key when the attempt commits.
 
         Args:

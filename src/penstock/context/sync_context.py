@@ -515,9 +515,9 @@ class SyncContext:
         return SyncWaits(self._inner.wait, self._calls, self._block_on_wait)
 
     @property
-    def branch(self) -> Branches:
+    def branch(self) -> BranchCalls:
         """Build durable calls for `ctx.all` and `ctx.first`: `ctx.branch.event("order.paid")`."""
-        return Branches(self._inner)
+        return BranchCalls(self._inner)
 
     def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
         """Return the values of several branches, in order, once all are done.
@@ -746,7 +746,7 @@ class SyncTrigger:
         return self._trigger.wait()
 
 
-class Branches:
+class BranchCalls:
     """Builds durable calls that are not made yet."""
 
     def __init__(self, ctx: Context) -> None:

@@ -23,7 +23,7 @@ _WRITTEN_FRAME = re.compile(
 )
 
 
-class Frame(msgspec.Struct, frozen=True, omit_defaults=True):
+class StackFrame(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of a traceback."""
 
     file: str
@@ -37,16 +37,16 @@ def extract_frames(problem: BaseException) -> list[traceback.FrameSummary]:
     return [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith(_OURS)]
 
 
-def user_frames(frames: Iterable[traceback.FrameSummary]) -> list[Frame]:
+def user_frames(frames: Iterable[traceback.FrameSummary]) -> list[StackFrame]:
     """Return the last frames of the user's own files; of installed packages only if there are no others."""
-    found = [Frame(one.filename, one.lineno or 0, one.name, one.line or "") for one in frames]
+    found = [StackFrame(one.filename, one.lineno or 0, one.name, one.line or "") for one in frames]
     return _select(found)
 
 
-def parse_frames(stack: str) -> list[Frame]:
+def parse_frames(stack: str) -> list[StackFrame]:
     """Return the last frames of the user's own files from the text of a Python traceback."""
     found = _WRITTEN_FRAME.finditer(stack)
-    return _select([Frame(one["file"], int(one["line"]), one["function"], one["source"] or "") for one in found])
+    return _select([StackFrame(one["file"], int(one["line"]), one["function"], one["source"] or "") for one in found])
 
 
 def format_frames(frames: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -72,7 +72,7 @@ def short_path(file: str) -> str:
     return file.removeprefix(here)
 
 
-def _select(frames: list[Frame]) -> list[Frame]:
+def _select(frames: list[StackFrame]) -> list[StackFrame]:
     return ([frame for frame in frames if _is_user_file(frame.file)] or frames)[-MAX_FRAMES:]
 
 

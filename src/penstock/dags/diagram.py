@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..flows.diagram import Diagram, Edge, Node
+from ..flows.diagram import Diagram, DiagramNode, Edge
 from .definition import Dag
 
 
@@ -17,7 +17,7 @@ class DagDiagram(Diagram):
 
 def build_dag_diagram(dag: Dag) -> Diagram:
     """Build the graph of a dag: its nodes with their types, and an edge for each input."""
-    nodes = {one.id: Node(one.id, is_entry=not one.inputs, type=one.type) for one in dag.nodes}
+    nodes = {one.id: DiagramNode(one.id, is_entry=not one.inputs, type=one.type) for one in dag.nodes}
     edges = tuple(Edge(parent, one.id, "") for one in dag.nodes for parent in one.inputs)
     return DagDiagram(dag.id, nodes, edges)
 

@@ -103,7 +103,7 @@ class ChildLaunch(msgspec.Struct, frozen=True):
     jobs: list[NewJob]
 
 
-class CallSession(WaitSession, Protocol):
+class ChildCallSession(WaitSession, Protocol):
     """The attempt, as calls of child runs see it."""
 
     def launch_children(self, request: ChildRequest, key: str, call: str) -> ChildLaunch:
@@ -131,7 +131,7 @@ class ChildCall(RecordedWait[T]):
     def __init__(
         self,
         calls: CallRecorder,
-        session: CallSession,
+        session: ChildCallSession,
         call: JournalCall,
         request: ChildRequest,
         timeout_ms: int | None,
@@ -306,7 +306,7 @@ def has_call(waits: Sequence[Any]) -> bool:
 class ChildCalls:
     """Builds the calls of child runs of one attempt."""
 
-    def __init__(self, calls: CallRecorder, session: CallSession) -> None:
+    def __init__(self, calls: CallRecorder, session: ChildCallSession) -> None:
         self._calls = calls
         self._session = session
 

@@ -31,7 +31,7 @@ from .trigger_waits import hash_token, is_trigger_id, new_secret, token_memo
 from .wait_records import (
     RESOLVED_MANUALLY,
     TRIGGER,
-    Caller,
+    CallOrigin,
     Manual,
     WaitBody,
     WaitResult,
@@ -40,7 +40,7 @@ from .wait_records import (
     resolve_wait,
 )
 
-APP = Caller()
+APP = CallOrigin()
 
 
 class TriggerCommands:
@@ -53,7 +53,7 @@ class TriggerCommands:
         self._clock = runtime.clock
         self._unit_id = runtime.new_unit_id
 
-    async def fire(self, token: str, data: Any, signature: Signature | None = None, caller: Caller = APP) -> str:
+    async def fire(self, token: str, data: Any, signature: Signature | None = None, caller: CallOrigin = APP) -> str:
         """Fire a trigger and return the id of the run that resumes."""
         row, body = await self._find(token)
         self._check_state(row)
@@ -91,7 +91,7 @@ class TriggerCommands:
         body: WaitBody,
         data: Any,
         signature: Signature | None = None,
-        caller: Caller = APP,
+        caller: CallOrigin = APP,
         manual: Manual | None = None,
     ) -> str:
         """Fire a trigger without a token, and return the id of the run that resumes. Verify the signature, if any."""
@@ -113,7 +113,7 @@ class TriggerCommands:
             raise TriggerUsed(f"trigger {row.id} was just fired by another call")
         return row.run
 
-    def _build_unit(self, row: WaitRow, body: WaitBody, data: Any, caller: Caller, manual: Manual | None) -> Unit:
+    def _build_unit(self, row: WaitRow, body: WaitBody, data: Any, caller: CallOrigin, manual: Manual | None) -> Unit:
         packed = pack(data, "the data of a trigger")
         if body.schema is not None:
             make_validator(body.schema, f"the data of trigger {body.name!r}")(unpack(packed))

@@ -26,7 +26,7 @@ from .wait_records import (
     RESOLVED_MANUALLY,
     TIME,
     TRIGGER,
-    Caller,
+    CallOrigin,
     Manual,
     WaitBody,
     WaitResult,
@@ -36,7 +36,7 @@ from .wait_records import (
 )
 
 KINDS = (TIME, EVENT, TRIGGER, CALL)
-BY_HAND = Caller("manual")
+BY_HAND = CallOrigin("manual")
 
 
 class WaitCommands:

@@ -55,7 +55,7 @@ class Manual(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
 
 
-class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
+class CallOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a call came from: `http`, `cli`, `app` or another source, and the address of the caller."""
 
     source: str = "app"
@@ -71,7 +71,7 @@ class WaitResult(msgspec.Struct, omit_defaults=True):
     ref: str | None = None  # the event that resolved it
     cancelled: bool = False
     manual: Manual | None = None
-    caller: Caller | None = None  # of a trigger
+    caller: CallOrigin | None = None  # of a trigger
 
 
 decode_body = msgspec.json.Decoder(WaitBody).decode

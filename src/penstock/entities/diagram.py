@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..flows.diagram import Diagram, Edge, Node
+from ..flows.diagram import Diagram, DiagramNode, Edge
 from ..flows.diagram_svg import render_svg
 from ..handlers.entity_machine import Machine, Transition
 
@@ -35,7 +35,7 @@ def render_entity_svg(name: str, machine: Machine, current: str | None = None) -
 
 def build_entity_diagram(name: str, machine: Machine, current: str | None = None) -> Diagram:
     """Build the graph of a state machine."""
-    nodes = {state: Node(state, type=", ".join(_notes(machine, state, current))) for state in machine.states}
+    nodes = {state: DiagramNode(state, type=", ".join(_notes(machine, state, current))) for state in machine.states}
     edges = tuple(Edge(start, one.to, _label(one)) for one in machine.transitions for start in one.froms)
     return Diagram(name, nodes, edges)
 

@@ -17,7 +17,7 @@ WAIT = "⏱"
 
 
 @dataclass(frozen=True)
-class Node:
+class DiagramNode:
     """A step, another flow that a step calls, or what is outside the flow."""
 
     name: str
@@ -59,7 +59,7 @@ class Diagram:
     """Nodes by name, in the order of their definition, and edges."""
 
     flow: str
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, DiagramNode] = field(default_factory=dict)
     edges: tuple[Edge, ...] = ()
 
     def edges_from(self, name: str) -> list[Edge]:
@@ -107,7 +107,7 @@ def build_diagram(flow: Flow) -> Diagram:
     compensations = {step.compensation for step in flow.steps.values()}
     entry = flow.definition.entry.name
     nodes = {
-        name: Node(
+        name: DiagramNode(
             name,
             step.handler.queue_name,
             name == entry,
@@ -119,9 +119,9 @@ def build_diagram(flow: Flow) -> Diagram:
     }
     edges = [*_start_edges(flow), *_emit_edges(flow), *_compensation_edges(flow), *_timeout_edges(flow)]
     edges += (calls := list(_call_edges(flow)))
-    nodes |= {edge.end: Node(edge.end, is_flow=True) for edge in calls}
+    nodes |= {edge.end: DiagramNode(edge.end, is_flow=True) for edge in calls}
     if any(edge.start == OUTSIDE for edge in edges):
-        nodes = {entry: nodes.pop(entry), OUTSIDE: Node(OUTSIDE), **nodes}
+        nodes = {entry: nodes.pop(entry), OUTSIDE: DiagramNode(OUTSIDE), **nodes}
     return Diagram(flow.name, nodes, tuple(edges))
 
 
@@ -212,7 +212,7 @@ def render_mermaid(diagram: Diagram) -> str:
     return "\n".join(lines)
 
 
-def _shape(node: Node) -> tuple[str, str]:
+def _shape(node: DiagramNode) -> tuple[str, str]:
     if node.name == OUTSIDE:
         return "((", "))"
     if node.is_flow:
@@ -269,7 +269,7 @@ def _render_subtree(diagram: Diagram, name: str, visited: set[str]) -> list[str]
     return lines
 
 
-def _render_box(node: Node, has_edges: bool) -> list[str]:
+def _render_box(node: DiagramNode, has_edges: bool) -> list[str]:
     """Render a box with the step's name, and its notes to the right. A join has a double border."""
     corners = tuple("╔═╗║╚╝╤" if node.mode == "all" else "┌─┐│└┘┬")
     top_left, flat, top_right, side, low_left, low_right, down = corners

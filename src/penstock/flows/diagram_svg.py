@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from .diagram import Diagram, Edge, Node
+from .diagram import Diagram, DiagramNode, Edge
 
 LETTER_WIDTH_PX, LINE_HEIGHT_PX = 7.4, 16.0  # approximate
 GAP_Y_PX, MARGIN_PX, PADDING_PX = 34.0, 24.0, 14.0
@@ -29,7 +29,7 @@ STYLE = """
 
 @dataclass(frozen=True)
 class _Box:
-    node: Node
+    node: DiagramNode
     x: float
     y: float
     width: float
@@ -93,12 +93,12 @@ def _sort_columns(diagram: Diagram) -> list[list[str]]:
     return columns
 
 
-def _width(node: Node) -> float:
+def _width(node: DiagramNode) -> float:
     notes = max((len(note) for note in node.notes), default=0) * 6.2
     return max(len(node.name) * LETTER_WIDTH_PX * 1.1, notes) + 2 * PADDING_PX
 
 
-def _height(node: Node) -> float:
+def _height(node: DiagramNode) -> float:
     return 2 * PADDING_PX + LINE_HEIGHT_PX * (1 + len(node.notes)) - 6
 
 

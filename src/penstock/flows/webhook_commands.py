@@ -19,7 +19,7 @@ from ..core.schemas import make_validator
 from ..core.signatures import ID_HEADER, Signature, read_headers, read_key, verify
 from ..core.text import shorten
 from ..durable.journal import encode
-from ..durable.wait_records import Caller
+from ..durable.wait_records import CallOrigin
 from ..handlers.webhooks import Webhook
 from ..ports.unit import NewEvent, Refused, Unit
 from .engine import FlowEngine
@@ -66,7 +66,9 @@ class WebhookCommands:
         self._commands = commands
         self._sink = sink
 
-    async def receive(self, webhook: Webhook, method: str, headers: Any, body: bytes, caller: Caller) -> WebhookReceipt:
+    async def receive(
+        self, webhook: Webhook, method: str, headers: Any, body: bytes, caller: CallOrigin
+    ) -> WebhookReceipt:
         """Validate a call, record it, and start the run or emit the event in the same commit."""
         if method.upper() not in webhook.methods:
             raise WebhookMethod(f"webhook {webhook.path!r} accepts {', '.join(webhook.methods)}, got {shorten(method)}")
@@ -96,7 +98,7 @@ class WebhookCommands:
         verify(read_key(secret, webhook.signed), signature, self._runtime.clock.now_ms() // 1000)
 
     async def _start(
-        self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: Caller
+        self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: CallOrigin
     ) -> WebhookReceipt:
         if await self.is_dag(webhook.flow):
             return await self._start_dag(webhook, data, key, method, caller)
@@ -117,7 +119,7 @@ class WebhookCommands:
         return not is_flow and self._dags is not None and await self._dags.load_definition(name)
 
     async def _start_dag(
-        self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: Caller
+        self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: CallOrigin
     ) -> WebhookReceipt:
         assert self._dags is not None
         name = str(webhook.flow)
@@ -128,7 +130,7 @@ class WebhookCommands:
         return WebhookReceipt(webhook.path, is_new, run=run, key=key)
 
     async def _emit(
-        self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: Caller
+        self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: CallOrigin
     ) -> WebhookReceipt:
         kind, bodies = str(webhook.event), self._engine.bodies
         meta = {"webhook": webhook.path}
@@ -143,7 +145,7 @@ class WebhookCommands:
         return WebhookReceipt(webhook.path, not isinstance(receipt, Refused), event=kind, key=key)
 
     def _received(
-        self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: Caller, target: dict[str, Any]
+        self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: CallOrigin, target: dict[str, Any]
     ) -> NewEvent:
         shown: dict[str, Any] = {"method": method, "payload": msgspec.Raw(data), "source": caller.source}
         more = {"ip": caller.ip, "key": key, **target}

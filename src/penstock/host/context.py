@@ -12,8 +12,8 @@ import msgspec
 
 from ..context.context import Context
 from ..context.launch_requests import JobLaunch, RunLaunch
-from ..context.state import DONE, Done, Key, StatePage, SyncStateView, join_key
-from ..context.sync_context import Branches, SyncContext, SyncWaits
+from ..context.state import DONE, AlreadyDone, Key, StatePage, SyncStateView, join_key
+from ..context.sync_context import BranchCalls, SyncContext, SyncWaits
 from ..core.argument_checks import check_count
 from ..core.clock import datetime_to_ms
 from ..core.durations import Duration
@@ -122,14 +122,14 @@ class HostState:
         found = await self._attempt.ask(frames.StateGet(join_key(key), self._shared))
         return found["value"] if found["found"] else default
 
-    def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> Done:
+    def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> AlreadyDone:
         self._channel.check()
         text = join_key(key)
         packed = msgspec.Raw(pack(value, f"the value of state {text!r}"))
         self._channel.send(frames.StateSet(text, packed, to_span(ttl), self._shared))
         return DONE
 
-    def delete(self, key: Key) -> Done:
+    def delete(self, key: Key) -> AlreadyDone:
         self._channel.check()
         self._channel.send(frames.StateDelete(join_key(key), self._shared))
         return DONE
@@ -206,7 +206,7 @@ class _HostSyncState(SyncStateView):
         return block_on(work)
 
 
-class _HostBranches(Branches):
+class _HostBranches(BranchCalls):
     @require_name_and_function
     def run(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> HostCall:  # type: ignore[override]
         check_run_arguments(name, fn)
@@ -247,7 +247,7 @@ class HostSyncContext(SyncContext):
         return SyncWaits(self._inner.wait, self._calls, self._block_on_wait)
 
     @property
-    def branch(self) -> Branches:
+    def branch(self) -> BranchCalls:
         return _HostBranches(self._inner)
 
     def _block_on(self, call: Coroutine[Any, Any, Any]) -> Any:

@@ -8,7 +8,7 @@ BATCH_SIZE = 500  # 10 to 40 ms of a server
 MAX_LEASE_MS = 3_650 * 86_400_000  # no worker has a longer lease: one that ends later is damaged
 
 
-class Batch:
+class SweepBatch:
     """Counts what a sweep removes. Each kind has the same limit; `others` are the rows of small tables."""
 
     KINDS = ("runs", "jobs", "events", "states", "others")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from ..ports.store import Retention
-from .batches import Batch
+from .batches import SweepBatch
 
 STREAMS_PER_SWEEP = 200
 
@@ -29,12 +29,12 @@ class StreamSweeper:
         self._trim = trim
         self._last: dict[str, str] = {}  # the stream that the sweep before looked at last, by type
 
-    async def sweep(self, what: Retention, batch: Batch) -> None:
+    async def sweep(self, what: Retention, batch: SweepBatch) -> None:
         """Trim the next streams of each type."""
         await self._sweep_type("webhook", what.keep_events, what.events_before, batch)
         await self._sweep_type("entity", what.keep_entity_events, what.entity_events_before, batch)
 
-    async def _sweep_type(self, type_: str, keep: int | None, before_ms: int | None, batch: Batch) -> None:
+    async def _sweep_type(self, type_: str, keep: int | None, before_ms: int | None, batch: SweepBatch) -> None:
         if keep is None and before_ms is None:
             return
         prefix = f"{self._namespace}:{type_}:"

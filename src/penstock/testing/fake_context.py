@@ -10,8 +10,8 @@ import msgspec
 
 from ..context.context import Context
 from ..context.launch_requests import JobLaunch, RunLaunch
-from ..context.state import Done, Key, StateView, SyncStateView
-from ..context.sync_context import Branches, SyncContext
+from ..context.state import AlreadyDone, Key, StateView, SyncStateView
+from ..context.sync_context import BranchCalls, SyncContext
 from ..core.argument_checks import resolve_due
 from ..core.durations import Duration
 from ..core.errors import ConfigError, UndeclaredEvent
@@ -266,12 +266,12 @@ class _FakeState(StateView):
         for key, value in (first or {}).items():
             self.set(key, value)
 
-    def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> Done:
+    def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> AlreadyDone:
         done = super().set(key, value, ttl=ttl)
         self._flush()
         return done
 
-    def delete(self, key: Key) -> Done:
+    def delete(self, key: Key) -> AlreadyDone:
         done = super().delete(key)
         self._flush()
         return done
@@ -300,7 +300,7 @@ class _FakeSyncContext(SyncContext):
         self.awaited = inner.awaited
 
     @property
-    def branch(self) -> Branches:
+    def branch(self) -> BranchCalls:
         return _FakeBranches(self._inner)
 
     def _block_on(self, call: Coroutine[Any, Any, T]) -> T:
@@ -310,7 +310,7 @@ class _FakeSyncContext(SyncContext):
         fn(*args)
 
 
-class _FakeBranches(Branches):
+class _FakeBranches(BranchCalls):
     def run(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunCall:
         return self._ctx.run(name, fn, *args, **kwargs)
 

@@ -30,7 +30,7 @@ from ..core.retry import RetryPolicy, read_error_attribute, requested_delay
 from ..core.tracebacks import (
     MAX_FILE_CHARS,
     MAX_SOURCE_CHARS,
-    Frame,
+    StackFrame,
     describe_error,
     extract_frames,
     parse_frames,
@@ -62,7 +62,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     stack: str | None = None  # without the frames of Penstock
     file: str | None = None  # where the user's code raised it, or called what raised it
     line: int | None = None
-    frames: tuple[Frame, ...] = ()  # the last ones of the user's own files
+    frames: tuple[StackFrame, ...] = ()  # the last ones of the user's own files
     dead_letter: str | None = None  # id of the dead letter, if the failure is final and made one
 
     @classmethod
@@ -246,7 +246,7 @@ class Work(Protocol):
         ...
 
 
-class Engine(Protocol):
+class ClaimOpener(Protocol):
     """Opens the claims of one kind of work."""
 
     async def open(self, claim: Claim) -> Work:
@@ -287,7 +287,7 @@ def _add_hint(error: ErrorInfo, hint: str) -> ErrorInfo:
     return msgspec.structs.replace(error, error=f"{error.error} ({hint})") if hint else error
 
 
-def _stack_and_frames(problem: BaseException, bodies: EventBodies) -> tuple[str | None, tuple[Frame, ...]]:
+def _stack_and_frames(problem: BaseException, bodies: EventBodies) -> tuple[str | None, tuple[StackFrame, ...]]:
     remote = read_error_attribute(problem, "remote_stack")  # of a handler in another process
     if isinstance(remote, str):
         return _redact_stack(remote, bodies), _redact_frames(parse_frames(remote), bodies)
@@ -304,9 +304,9 @@ def _redact_stack(text: str, bodies: EventBodies) -> str:
     return bodies.redact_text(_clean(text[-MAX_STACK - REDACTION_MARGIN :]))[-MAX_STACK:]
 
 
-def _redact_frames(frames: list[Frame], bodies: EventBodies) -> tuple[Frame, ...]:
+def _redact_frames(frames: list[StackFrame], bodies: EventBodies) -> tuple[StackFrame, ...]:
     return tuple(
-        Frame(
+        StackFrame(
             _clean(frame.file[-MAX_FILE_CHARS:]),
             frame.line,
             _clean(frame.function[:MAX_SOURCE_CHARS]),

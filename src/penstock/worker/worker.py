@@ -21,7 +21,7 @@ from .attempt import Attempt
 from .capacity import PREFETCH_MAX_WAIT_S, CapacityTracker, Prefetcher, QueueLimits
 from .channel import LEASE_LOST, NO_SLOT, QUARANTINED, QUEUE_HELD, SHUTDOWN, AttemptServices
 from .leases import LeaseRenewer
-from .outcomes import Engine, JobReturn
+from .outcomes import ClaimOpener, JobReturn
 from .polling import ClaimPoller
 from .quarantine import Quarantine, alone_memo
 from .recording import record_result, report_end, report_start
@@ -45,7 +45,7 @@ class Worker:
         *,
         name: str,
         runtime: Runtime,
-        engine: Engine,
+        engine: ClaimOpener,
         runner: Runner,
         queues: dict[str, QueueLimits],
         concurrency: int,
@@ -220,7 +220,7 @@ class Worker:
                 resuming = self._loop.call_later(RESUMED_AFTER_S, self._record_resumed, resumed)
             result = await attempt.run()
             if self.scope is not None:
-                self.scope.add(attempt.launched)
+                self.scope.add(attempt.launched, attempt.children)
             if isinstance(result, JobReturn) and result.holds_queue:  # the queue is held: nothing more of it may start
                 self._release(self._prefetcher.remove(lambda held: held.queue == claim.queue), QUEUE_HELD)
             is_vacated = True

@@ -8,7 +8,7 @@ from typing import Any
 from ...ports.monitoring import RATES_KEPT_MS
 from ...ports.store import Retention
 from ...ports.unit import DELIVERIES
-from ..batches import MAX_LEASE_MS, Batch
+from ..batches import MAX_LEASE_MS, SweepBatch
 from .address import Address
 from .admin import delete as delete_jobs
 from .connection import Connection
@@ -26,7 +26,7 @@ async def sweep(
     sql: Statements,
     what: Retention,
     now: int | None,
-    batch: Batch,
+    batch: SweepBatch,
     namespace: str,
     touched: set[str],
 ) -> None:
@@ -52,7 +52,7 @@ async def sweep(
     await connection.execute(sql.merge_finished_counts, MAX_MERGED_ROWS)
 
 
-async def _delete(connection: Connection, statement: str, which: object, batch: Batch, kind: str) -> bool:
+async def _delete(connection: Connection, statement: str, which: object, batch: SweepBatch, kind: str) -> bool:
     """Delete as many rows as the batch has room for. Return whether that may have been all of them."""
     room = batch.room(kind)
     count = row_count(await connection.execute(statement, which, room))
@@ -61,7 +61,7 @@ async def _delete(connection: Connection, statement: str, which: object, batch: 
 
 
 async def _sweep_queue(
-    connection: Connection, sql: Statements, queue: str, what: Retention, now: int, batch: Batch
+    connection: Connection, sql: Statements, queue: str, what: Retention, now: int, batch: SweepBatch
 ) -> set[str]:
     # Rows with impossible times would stay for ever.
     await connection.execute(sql.expire_damaged_leases, queue, now, now + MAX_LEASE_MS)
@@ -77,7 +77,7 @@ async def _sweep_queue(
 
 
 async def _sweep_runs(
-    connection: Connection, sql: Statements, what: Retention, now: int, batch: Batch, namespace: str
+    connection: Connection, sql: Statements, what: Retention, now: int, batch: SweepBatch, namespace: str
 ) -> None:
     last = ((what.runs_before or 0) - 1, LAST_ID)
     if what.keep_runs is not None and (surplus := await connection.fetchrow(sql.last_surplus_run, what.keep_runs)):
@@ -88,7 +88,7 @@ async def _sweep_runs(
             await _forget(connection, sql, [row[0] for row in found], batch, namespace)
 
 
-async def _forget(connection: Connection, sql: Statements, runs: list[str], batch: Batch, namespace: str) -> None:
+async def _forget(connection: Connection, sql: Statements, runs: list[str], batch: SweepBatch, namespace: str) -> None:
     """Delete what runs own, then the runs. If the batch is full, the next one continues."""
     jobs = await connection.fetch(sql.run_jobs, runs, room := batch.room("jobs"))
     await connection.execute(sql.forget_memos, [row[1] for row in jobs])

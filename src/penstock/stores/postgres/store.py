@@ -29,7 +29,7 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Receipt, Unit
-from ..batches import BATCH_SIZE, Batch, in_batches
+from ..batches import BATCH_SIZE, SweepBatch, in_batches
 from ..change_signals import TopicSignals
 from ..run_search import search
 from ..server_clock import ServerClock, elapsed_ms
@@ -441,7 +441,7 @@ class PostgresStore:
 
     async def sweep(self, what: Retention, limit: int = BATCH_SIZE) -> dict[str, int]:
         touched: set[str] = set()
-        batch = Batch(limit)
+        batch = SweepBatch(limit)
         await self._write(housekeeping.sweep, what, self._now(), batch, self._namespace, touched)
         await self._stream_sweeper.sweep(what, batch)
         self._signal(touched)

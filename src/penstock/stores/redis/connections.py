@@ -6,7 +6,7 @@ from ...core.ids import new_token
 from .address import Address
 from .connection import Client
 from .lease_client import LeaseClient
-from .pubsub import Subscription
+from .pubsub import ChannelSubscription
 from .topology import Topology
 
 
@@ -19,7 +19,7 @@ class Connections:
         self.topology = Topology(address)
         self.client = Client(self.topology, name)
         self.lease_client = LeaseClient(self.topology, name)
-        self.subscription = Subscription(self.topology, self._reconnect)
+        self.subscription = ChannelSubscription(self.topology, self._reconnect)
         self._users = 0
         self.is_closed = False
 

@@ -24,7 +24,7 @@ PING_INTERVAL_S = 5.0
 MASTER_CHECK_INTERVAL_S = 0.5
 
 
-class Listener(msgspec.Struct, frozen=True, eq=False):
+class ChannelListener(msgspec.Struct, frozen=True, eq=False):
     """Who is notified about a channel. Messages with its own origin are ignored."""
 
     channel: str
@@ -33,19 +33,19 @@ class Listener(msgspec.Struct, frozen=True, eq=False):
     notify_all: Callable[[], None]
 
 
-class Subscription:
+class ChannelSubscription:
     """Keeps the subscriptions to channels alive, on one connection. After every reconnect all listeners are notified,
     because messages may be missing."""
 
     def __init__(self, topology: Topology, on_new_master: Callable[[], None]) -> None:
         self._topology = topology
-        self._listeners: list[Listener] = []
+        self._listeners: list[ChannelListener] = []
         self._on_new_master = on_new_master
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
 
-    async def add(self, listener: Listener) -> None:
+    async def add(self, listener: ChannelListener) -> None:
         """Subscribe to a channel; returns when Redis has confirmed it."""
         async with self._starting:
             self._listeners.append(listener)
@@ -59,7 +59,7 @@ class Subscription:
                 self._listeners.remove(listener)
                 raise
 
-    async def remove(self, listener: Listener) -> None:
+    async def remove(self, listener: ChannelListener) -> None:
         """Unsubscribe from a channel, unless another listener needs it."""
         if listener not in self._listeners:
             return

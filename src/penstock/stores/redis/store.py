@@ -32,7 +32,7 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, Committed, JobState, Unit
-from ..batches import BATCH_SIZE, Batch, in_batches
+from ..batches import BATCH_SIZE, SweepBatch, in_batches
 from ..change_signals import TopicSignals
 from ..run_search import RunStart, search
 from ..server_clock import ServerClock, elapsed_ms
@@ -48,7 +48,7 @@ from .connections import Connections
 from .housekeeping import sweep_arguments
 from .job_options import escape_id, unescape_id
 from .other_workers import queues_of_clients
-from .pubsub import Listener
+from .pubsub import ChannelListener
 from .queue_events import follow_queue_events
 from .queue_problems import QueueProblems
 from .resp import Part, pack, translate
@@ -101,7 +101,7 @@ class RedisStore:
         self._client = self._connections.client
         self._lease_client = self._connections.lease_client
         self._subscription = self._connections.subscription
-        self._listener = Listener(self._channel, self._origin, self.signals.fire, self.signals.notify_all)
+        self._listener = ChannelListener(self._channel, self._origin, self.signals.fire, self.signals.notify_all)
 
     async def open(self) -> None:
         try:
@@ -505,8 +505,8 @@ class RedisStore:
 
     async def sweep(self, what: Retention, limit: int = BATCH_SIZE) -> dict[str, int]:
         removed = await self._admin("sweep", *sweep_arguments(what, limit))
-        batch = Batch(limit)
-        batch.removed.update(zip(Batch.KINDS, removed, strict=True))
+        batch = SweepBatch(limit)
+        batch.removed.update(zip(SweepBatch.KINDS, removed, strict=True))
         await self._stream_sweeper.sweep(what, batch)
         return batch.removed
 

@@ -9,7 +9,7 @@ import apsw
 from ...ports.monitoring import RATES_KEPT_MS
 from ...ports.store import Retention
 from ...ports.unit import DELIVERIES
-from ..batches import MAX_LEASE_MS, Batch
+from ..batches import MAX_LEASE_MS, SweepBatch
 from .events import trim
 from .retention import delete_jobs
 from .statements import ADMIN as SQL
@@ -48,7 +48,7 @@ def sweep(
     cursor: apsw.Cursor,
     what: Retention,
     last: LastToDelete,
-    batch: Batch,
+    batch: SweepBatch,
     now: int,
     namespace: str,
     touched: set[str],
@@ -79,7 +79,7 @@ def sweep(
     return batch.removed
 
 
-def _delete(cursor: apsw.Cursor, sql: str, values: tuple[object, ...], batch: Batch, kind: str) -> bool:
+def _delete(cursor: apsw.Cursor, sql: str, values: tuple[object, ...], batch: SweepBatch, kind: str) -> bool:
     """Delete as many rows as the batch has room for. Return whether that may have been all of them."""
     room = batch.room(kind)
     cursor.execute(sql, (*values, room))
@@ -88,7 +88,7 @@ def _delete(cursor: apsw.Cursor, sql: str, values: tuple[object, ...], batch: Ba
     return count < room
 
 
-def _delete_run(cursor: apsw.Cursor, run: str, kind: str, namespace: str, batch: Batch) -> bool:
+def _delete_run(cursor: apsw.Cursor, run: str, kind: str, namespace: str, batch: SweepBatch) -> bool:
     """Delete a run with everything it owns. Return False if the batch is full; the next one continues."""
     if not (_delete_stream(cursor, f"{namespace}:{kind}:{run}", batch) and _delete_jobs_of_run(cursor, run, batch)):
         return False
@@ -104,14 +104,14 @@ def _delete_run(cursor: apsw.Cursor, run: str, kind: str, namespace: str, batch:
     return True
 
 
-def _delete_stream(cursor: apsw.Cursor, stream: str, batch: Batch) -> bool:
+def _delete_stream(cursor: apsw.Cursor, stream: str, batch: SweepBatch) -> bool:
     if not _delete(cursor, SQL.delete_events, (stream,), batch, "events"):
         return False
     cursor.execute(SQL.delete_stream, (stream,))
     return True
 
 
-def _delete_jobs_of_run(cursor: apsw.Cursor, run: str, batch: Batch) -> bool:
+def _delete_jobs_of_run(cursor: apsw.Cursor, run: str, batch: SweepBatch) -> bool:
     room = batch.room("jobs")
     rows = cursor.execute(SQL.run_jobs, (f"{run}.", f"{run}/", run, room)).fetchall()
     cursor.executemany(SQL.delete_memos, [(scope,) for _, scope in rows])

@@ -30,7 +30,7 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
-from ..batches import BATCH_SIZE, Batch, in_batches
+from ..batches import BATCH_SIZE, SweepBatch, in_batches
 from ..change_signals import TopicSignals
 from ..namespace_owner import check_owner
 from ..run_search import search
@@ -349,7 +349,7 @@ class SqliteStore:
     async def sweep(self, what: Retention, limit: int = BATCH_SIZE) -> dict[str, int]:
         now = self.clock.now_ms()
         last = await self._reader.run(lambda c: housekeeping.last_to_delete(c, what))
-        batch = Batch(limit)
+        batch = SweepBatch(limit)
         await self._delete(lambda c, touched: housekeeping.sweep(c, what, last, batch, now, self._namespace, touched))
         await self._stream_sweeper.sweep(what, batch)
         return batch.removed

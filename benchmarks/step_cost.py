@@ -4,7 +4,8 @@ python -m benchmarks.step_cost [--against SRC] [--only NAME …]
 
 SRC is the `src` folder of another version of Penstock: each scenario is then counted with both, and the ratio printed.
 Every scenario is run with COUNTS runs; the difference leaves out imports and the opening of the store. `starts` has no
-worker: subtract it to get the step alone.
+worker: subtract it to get the step alone. `run-silent` is `run` without the event of its call, and `set-state-off` is
+`set-state` without the event of the change.
 """
 
 from __future__ import annotations
@@ -64,7 +65,18 @@ def make_flows() -> dict[str, Any]:
     }
 
 
-SCENARIOS = ("starts", "plain", "run", "five-runs", "resume", "set-state", "set-state-off")
+SCENARIOS = ("starts", "plain", "run", "run-silent", "five-runs", "resume", "set-state", "set-state-off")
+VARIANTS = ("-silent", "-off")  # older versions do not have them
+
+
+def silence_calls() -> None:
+    """Leave out `call.completed`, to measure what it costs."""
+    from penstock.durable.call_events import CallEvents, CallTimer
+
+    def complete(self: CallEvents, timer: CallTimer, _size: int) -> None:
+        self.drop(timer)
+
+    CallEvents.complete = complete  # type: ignore[method-assign]
 
 
 async def execute(name: str, count: int) -> None:
@@ -78,7 +90,9 @@ async def execute(name: str, count: int) -> None:
         from penstock.testing.inline_store import InlineDatabase, InlineStore  # type: ignore[import-not-found, no-redef]
 
     options: dict[str, Any] = {"state_events": "off"} if name.endswith("-off") else {}
-    flow = make_flows()[name.removesuffix("-off")]
+    if name.endswith("-silent"):
+        silence_calls()
+    flow = make_flows()[name.removesuffix("-off").removesuffix("-silent")]
     store = InlineStore(InlineDatabase(), clock=SystemClock())  # on the loop's thread: the batches are always the same
     async with App(store=store, handlers=[flow], **options) as app:
         runs = [await app.start(flow) for _ in range(count)]
@@ -119,7 +133,7 @@ def main() -> None:
     for name in args.only or SCENARIOS:
         now = measure(SOURCE, name)
         line = f"{name:14} {now:8,.0f} thousand instructions"
-        if args.against and not name.endswith("-off"):
+        if args.against and not name.endswith(VARIANTS):
             before = measure(args.against, name)
             line += f", before {before:8,.0f}: the rate is {before / now:.3f} of it"
         print(line, flush=True)

@@ -156,6 +156,17 @@ async def test_a_file_never_replaces_what_the_store_has(shared: Any, memory: Any
         assert await b.store.state(table) == pin
 
 
+@pytest.mark.parametrize(("field", "value"), [("run", "victim"), ("originalJobId", "victim.order.1")])
+async def test_a_dead_letter_of_another_run_is_refused(memory: Any, field: str, value: str) -> None:
+    (failed,) = [line for line in await _export(memory) if line["run"] == "failed"]
+    (letter,) = [job for job in failed["jobs"] if job["id"].endswith(".dlq")]
+    async with memory(*HANDLERS) as b:
+        _check(to_file([failed]), b)
+        letter["payload"][field] = value
+        with pytest.raises(BadExport, match=r"payload must be the dead letter of job 'failed\.charge\.1'.*victim"):
+            _check(to_file([failed]), b)
+
+
 async def _populate(b: App) -> None:
     """Write what no import may touch: shared state, and a run with state of its own."""
     await b.state.set("stock", 7)

@@ -13,7 +13,7 @@ import redis.asyncio as redis
 import postgres_server
 import redis_server
 from penstock import App, flow, job
-from penstock.core.errors import ConfigError, NamespaceMismatch
+from penstock.core.errors import ConfigError, NamespaceMismatch, StoreError
 from penstock.settings import Settings
 from penstock.stores.redis import RedisStore
 
@@ -145,6 +145,16 @@ async def test_a_namespace_is_not_named_as_the_prefix_of_another(first: str) -> 
 async def test_a_prefix_is_not_the_namespace() -> None:
     with pytest.raises(ConfigError, match=r"prefix 'ada' .* is also the namespace.*add \?prefix=\{namespace\}:bull"):
         async with App(f"{redis_server.url()}?prefix=ada", namespace="ada", handlers=[greet]):
+            pass
+
+
+async def test_an_owner_that_another_program_wrote_is_named() -> None:
+    url = redis_server.url()
+    client = redis.Redis.from_url(url)
+    await client.rpush("bull:penstock:namespace", "x")
+    await client.aclose()
+    with pytest.raises(StoreError, match=r"another program wrote the key bull:penstock:namespace .* delete that key"):
+        async with App(url, handlers=[greet]):
             pass
 
 

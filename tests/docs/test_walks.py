@@ -71,4 +71,4 @@ def test_the_tree_matches_the_package() -> None:
     assert set(shown) == {path.name for path in SOURCES.iterdir() if (path / "__init__.py").exists()}
     for room, names in shown.items():
         there = {path.stem for path in (SOURCES / room).iterdir() if not path.name.startswith(("__", "console_files"))}
-        assert set(names) == there, room
+        assert set(names) == there, f"{room}: run python tools/generate_tree.py"

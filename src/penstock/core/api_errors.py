@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from .errors import ConfigError, NotFound, PenstockError
@@ -40,6 +41,10 @@ class MethodNotAllowed(ApiError):
 
     code = "method_not_allowed"
     status = 405
+
+    def __init__(self, message: str, allowed: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.allowed = tuple(allowed)
 
 
 class BodyTooLarge(ApiError):

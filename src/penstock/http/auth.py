@@ -81,7 +81,8 @@ class Guard:
             return await self._check(address, await self._checked(address, ticket, self._tokens.take_ticket))
         if self._authenticate is not None or not self._allow_loopback or await self._tokens.exist():
             raise Unauthorized(
-                "a token is required: send `Authorization: Bearer <token>`; `penstock tokens add NAME` creates one"
+                "a token is required; `penstock tokens add NAME` creates one. Send it in the header Authorization, "
+                "after the word Bearer; the command line takes --token or PENSTOCK_TOKEN"
             )
         check_loopback(connection)
         return Caller("local", ADMIN)
@@ -137,7 +138,7 @@ def check_loopback(connection: HTTPConnection) -> None:
     if not is_loopback(address_of(connection)) or not is_loopback(_host_name(host)):
         raise Forbidden(
             f"without tokens, only this machine may call the API, as localhost or 127.0.0.1; got a request from "
-            f"{shorten(address_of(connection))} for {shorten(host)}. Create a token: `penstock tokens add NAME`"
+            f"{shorten(address_of(connection))} for {shorten(host)}. `penstock tokens add NAME` creates a token"
         )
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ..app.store_urls import shown_url
 from ..app.tokens import ADMIN, Caller
-from ..core.api_errors import BodyTooLarge, Forbidden, RequestTimeout
+from ..core.api_errors import BodyTooLarge, Forbidden, MethodNotAllowed, RequestTimeout
 from ..core.errors import PenstockError
 from .audit import call_recorded
 from .endpoints import Call, Endpoint, decode_arguments
@@ -35,7 +35,6 @@ PUBLIC = Caller("public")
 # What to do next, where the message has it not: it is about the value that was wrong.
 HINTS = {
     "no_route": "GET /api/openapi.json lists every path",
-    "forbidden": "`penstock tokens add NAME --role ROLE` creates a token with another role",
     "server_closing": "try again after the seconds of the header Retry-After",
     "server_busy": "try again after the seconds of the header Retry-After",
     "store_unavailable": "try again after the seconds of the header Retry-After; GET /ready answers 200 again then",
@@ -59,7 +58,10 @@ async def answer(services: Services, request: Request, path: str) -> Response:
 def check_role(endpoint: Endpoint, caller: Caller) -> None:
     """Raise Forbidden unless the caller may use the endpoint."""
     if not endpoint.is_public and not caller.may(endpoint.role):
-        raise Forbidden(f"{caller.name!r} is a {caller.role}; this request needs the role {endpoint.role}")
+        raise Forbidden(
+            f"{caller.name!r} is a {caller.role}; this request needs the role {endpoint.role}, and `penstock tokens "
+            f"add NAME --role {endpoint.role}` creates a token with it"
+        )
 
 
 async def call_endpoint(endpoint: Endpoint, call: Call, path_params: dict[str, Any]) -> Response:
@@ -119,6 +121,8 @@ def error_response(services: Services | None, problem: PenstockError) -> Respons
     headers = dict(SECURITY_HEADERS)
     if status == 401:
         headers["www-authenticate"] = 'Bearer realm="penstock"'
+    if isinstance(problem, MethodNotAllowed) and problem.allowed:
+        headers["allow"] = ", ".join(problem.allowed)
     if status in (408, 413):
         headers["connection"] = "close"  # the rest of the body is not read
     if status in (429, 503):

@@ -24,14 +24,16 @@ from starlette.requests import HTTPConnection
 from ..app.app import App
 from ..app.tokens import OPERATOR, VIEWER, Caller, Role
 from ..core.api_errors import ApiError, UnsupportedMediaType
+from ..core.near_match import did_you_mean
 from ..core.payload import parse_json
-from ..core.text import check_text
+from ..core.text import check_text, shorten
 from .services import Services
 
 Function = Callable[..., Awaitable[Any]]
 Part = TypeVar("Part", bound=msgspec.Struct)
 MAX_QUERY_CHARS = 100_000  # of one parameter; `where` is JSON
 _PATH_PART = re.compile(r"{(\w+)(?::\w+)?}")
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)  # of the whole, not of a part
 
 
 class Query(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -231,18 +233,30 @@ def decode_query(query: QueryParams, kind: type[Query]) -> Query:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as problem:
-        raise ApiError(f"invalid query string: {_cut(problem)}") from None
+        raise ApiError(f"invalid query string: {_describe(problem, kind, 'parameter')}") from None
 
 
 def decode_body(call: Call, kind: type[Body]) -> Body:
     """Return the JSON body as a struct. An empty body is an empty object."""
     media = call.request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if call.body and media != "application/json" and not media.endswith("+json"):
-        raise UnsupportedMediaType(f"the body must be JSON, got the content type {media!r}; send application/json")
+        raise UnsupportedMediaType(
+            f"the body must be JSON, got the content type {media!r}; send the header `content-type: application/json` "
+            "(with curl, --json does)"
+        )
     try:
         return msgspec.convert(parse_json(call.body, "the body", len(call.body)) if call.body.strip() else {}, kind)
     except msgspec.ValidationError as problem:
-        raise ApiError(f"invalid body: {_cut(problem)}") from None
+        raise ApiError(f"invalid body: {_describe(problem, kind, 'field')}") from None
+
+
+def _describe(problem: msgspec.ValidationError, kind: type[msgspec.Struct], what: str) -> str:
+    """Return what is wrong, and for an unknown name the one that was probably meant."""
+    if (found := _UNKNOWN_FIELD.fullmatch(str(problem))) is None:
+        return _cut(problem)
+    known = [info.encode_name for info in msgspec.structs.fields(kind)]
+    hint = did_you_mean(found[1], known) or f"there are {', '.join(known)}"
+    return f"unknown {what} {shorten(found[1])}; {hint}"
 
 
 def _cut(problem: msgspec.ValidationError) -> str:

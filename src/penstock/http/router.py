@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ..core.api_errors import MethodNotAllowed, NoRoute
+from ..core.near_match import did_you_mean
 from .endpoints import Endpoint
 
 _PARAMETER = re.compile(r"{(\w+)(?::(\w+))?}")
@@ -39,8 +40,8 @@ class Router:
         node, values = self._match(path)
         endpoint = node.methods.get("GET" if method == "HEAD" else method)
         if endpoint is None:
-            allowed = ", ".join(sorted(node.methods))
-            raise MethodNotAllowed(f"{method[:20]!r} is not possible here; this path has {allowed}")
+            allowed = sorted({*node.methods, *(("HEAD",) if "GET" in node.methods else ())})
+            raise MethodNotAllowed(f"this path takes {', '.join(allowed)}, not {method[:20]}", allowed)
         return endpoint, dict(zip(node.names[endpoint.method], values, strict=True))
 
     def methods(self, path: str) -> Iterable[str]:
@@ -65,8 +66,19 @@ class Router:
     def _match(self, path: str) -> tuple[_Node, list[str]]:
         found = _descend(self._root, path.split("/"), 0)
         if found is None:
-            raise NoRoute(f"no path {path[:200]!r}; /api/openapi.json lists them")
+            hint = _suggest(self._root, path.split("/")) or "/api/openapi.json lists them"
+            raise NoRoute(f"no path {path[:200]!r}; {hint}")
         return found
+
+
+def _suggest(node: _Node, segments: list[str]) -> str:
+    """Return a hint at the segment that was probably meant, where the path leaves the tree."""
+    for segment in segments:
+        following = node.fixed.get(segment) or node.parameter
+        if following is None:
+            return did_you_mean(segment, node.fixed)
+        node = following
+    return ""
 
 
 def _descend(node: _Node, segments: list[str], at: int) -> tuple[_Node, list[str]] | None:

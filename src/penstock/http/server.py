@@ -22,8 +22,8 @@ def check_address(host: str, has_tokens: bool) -> None:
     """Raise BadAddress for an address that others can reach while no token protects the API."""
     if not has_tokens and not is_loopback(host):
         raise BadAddress(
-            f"without tokens the server listens only on this machine, not on {host!r}; create a token first: "
-            "`penstock tokens add NAME --role admin`"
+            f"without tokens the server listens only on this machine, not on {host!r}; create a token first, "
+            "with `penstock tokens add NAME --role admin`"
         )
 
 

@@ -13,6 +13,7 @@ from ...commit.preview import Preview
 from ...core.api_errors import ApiError
 from ...core.events import Event
 from ...core.text import shorten
+from ...entities.record import ENTITY
 from ...flows.reducer import RunView, TriggerView, reduce_trigger
 from ..endpoints import Body, Call, DryRunQuery, Query, Routes
 from ..event_filter import EventFilter
@@ -193,7 +194,8 @@ async def tail_named_stream(app: App, call: Call, stream: str, query: LiveQuery)
 @routes.get("/api/_events/{type}/list")
 async def list_streams(app: App, type: str, query: StreamQuery) -> StreamPage:
     """List the streams of a type, newest first. Runs have their flow and status, and can be listed by flow."""
-    if type in app._engines.run_kinds:
+    # Streams of entities also exist without an entity: events are appended to them.
+    if type in app._engines.run_kinds and type != ENTITY:
         return await _list_runs(app, type, query)
     if query.name is not None:
         raise ApiError(f"streams of type {type[:50]!r} have no name; only runs are listed by ?name=")

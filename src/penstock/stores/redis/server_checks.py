@@ -55,7 +55,15 @@ async def check_prefix(client: Client, namespace: str, prefix: str, *, claims_it
 
 async def prefix_owner(client: Client, prefix: str) -> str | None:
     """Return the namespace that a prefix of BullMQ belongs to, None if it belongs to none."""
-    owner = await client.call("GET", f"{prefix}:penstock:namespace")
+    key = f"{prefix}:penstock:namespace"
+    try:
+        owner = await client.call("GET", key)
+    except StoreError as problem:
+        if "WRONGTYPE" not in str(problem):
+            raise
+        raise StoreError(
+            f"another program wrote the key {key} of {client.topology} as another type than a string; delete that key"
+        ) from None
     return None if owner is None else owner.decode(errors="replace")
 
 

@@ -3,7 +3,7 @@
 python -m benchmarks.dags sqlite:///FILE | redis://… | postgresql://… [--rounds N] [--large]
 
 Rounds alternate between the shapes. `steps` is the plain step rate: runs of a flow with one step, started before the
-worker. `flow chain` is a flow with as many steps as the dag `chain`. With `--large`, dags of 100 and of 10,000 nodes are
+worker. `flow chain` is a flow with as many steps as the dag `chain`. With `--large`, dags of 100 and 10,000 nodes are
 compared by time and by the memory that the process holds for each node.
 """
 

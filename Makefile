@@ -4,6 +4,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
+# The tests that are longer with PENSTOCK_FAULTS=full, and those of faults of runners.
+FAULTS := tests/faults tests/bounds tests/records tests/app/test_clock_skew.py tests/app/test_import_mutants.py \
+  tests/cli/test_hostile_options.py tests/contracts/test_server_clock.py tests/entities/test_kills.py tests/interop/test_pgboss.py \
+  tests/runners/test_killed_workers.py tests/runners/test_process_faults.py tests/runners/test_node_faults.py \
+  tests/runners/test_runner_mutants.py tests/schedules/test_daylight_saving.py
+
 # Stamps are as old as the last install: with unchanged pyproject.toml and lock files there is nothing to do.
 PACKAGE := $(VENV)/.package-stamp
 TOOLS   := $(VENV)/.setup-stamp
@@ -88,7 +94,7 @@ bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 faults: setup
-	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest -n 3 tests/faults tests/interop/test_pgboss.py tests/schedules/test_daylight_saving.py tests/records tests/app/test_clock_skew.py tests/app/test_import_mutants.py tests/runners/test_killed_workers.py tests/runners/test_process_faults.py tests/runners/test_node_faults.py tests/runners/test_runner_mutants.py
+	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest -n 3 $(FAULTS)
 
 # Nothing else changes a pinned version. The files hold versions and hashes; where to download from is pip's and npm's setting.
 lock: setup

@@ -17,8 +17,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from penstock import App, Context, SyncApp, flow, job, step
+from penstock import App, Context, SyncApp, entity, flow, job, node, on_event, on_status_changed, step
+from penstock.app.dags import Dags
 from penstock.app.dead_letters import DeadLetters
+from penstock.app.entities import Entities
 from penstock.app.events import Events
 from penstock.app.flows import Flows
 from penstock.app.jobs import Jobs
@@ -29,7 +31,9 @@ from penstock.app.runs import Runs
 from penstock.app.schedules import Schedules
 from penstock.app.state import AppState
 from penstock.app.sync import SyncWorkers
+from penstock.app.tokens import Tokens
 from penstock.app.waits import Waits
+from penstock.app.webhooks import Webhooks
 from penstock.app.workers import Workers
 from penstock.context.context import Log
 from penstock.context.state import StateView
@@ -51,6 +55,10 @@ FACETS: dict[str, type[Any]] = {
     "app.events": Events,
     "app.state": AppState,
     "app.workers": Workers,
+    "app.dags": Dags,
+    "app.entities": Entities,
+    "app.webhooks": Webhooks,
+    "app.tokens": Tokens,
     "app.outbox": Outbox,
 }
 CONTEXT: dict[str, type[Any]] = {
@@ -59,12 +67,12 @@ CONTEXT: dict[str, type[Any]] = {
     "ctx.wait": ContextWaits,
     "trigger": Trigger,
 }
+DECORATORS = (flow, step, job, node, entity, on_event, on_status_changed)
 LEFT_OUT = {
     App: {"open_claim"},
     Workers: {"close", "refresh", "requested", "next_due"},
     Context: {"calls"},
     Events: {"close"},
-    DeadLetters: {"retry_step"},
     Trigger: {"record_result", "register"},
     TestApp: {"open_claim", "close"},
     Log: {"warn"},
@@ -185,7 +193,7 @@ def build_page() -> str:
     parts += ["## Run\n", _class(None, Run), RUN + "\n", *_methods("run", Run)]
     for name, cls in FACETS.items():
         parts += [f"## {name}\n", _class(None, cls), *_methods(name, cls)]
-    parts += ["## Decorators\n", *(_entry(f"@{one.__name__}", one) for one in (flow, step, job))]
+    parts += ["## Decorators\n", *(_entry(f"@{one.__name__}", one) for one in DECORATORS)]
     parts += ["## ctx\n", _class(None, Context), SYNC_CONTEXT + "\n", *_methods("ctx", Context)]
     for name, cls in CONTEXT.items():
         parts += [f"## {name}\n", _class(None, cls), *_methods(name, cls)]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .core.events import Event
     from .core.retry import Backoff, RetryPolicy
     from .core.signatures import Signature, sign
-    from .dags.definition import DagBuilder
+    from .dags.builder import DagBuilder
     from .durable.child_runs import ChildFailure
     from .durable.declared_waits import Await
     from .entities.services import EntityService, FunctionService
@@ -90,7 +90,7 @@ _PLACES = {
     "Fail": ".handlers.nodes",
     "Next": ".handlers.nodes",
     "Skip": ".handlers.nodes",
-    "DagBuilder": ".dags.definition",
+    "DagBuilder": ".dags.builder",
     "node": ".handlers.nodes",
     "Node": ".jobs.job_trees",
     "PenstockError": ".core.errors",

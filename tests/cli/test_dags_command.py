@@ -131,4 +131,16 @@ def test_a_definition_beside_the_workers_is_registered_once(dags: Path, penstock
     row = penstock("dags", "--json").json
     assert [one["notes"] for one in row["versions"]] == ["from greeting.dag.json", ""]
     file.write_text(json.dumps({"id": "greeting", "nodes": [{"id": "a", "type": "gret"}]}))
-    assert "greeting.dag.json: nodes[0].type: no executor for 'gret'; did you mean 'greet'?" in penstock("check").err
+    checked = penstock("check")
+    assert "Error: greeting.dag.json: nodes[0].type: no executor for 'gret'; did you mean 'greet'?" in checked.err
+    assert checked.code == 1
+
+
+def test_check_and_diagram_read_a_file_that_is_not_registered(dags: Path, penstock: Callable) -> None:
+    nodes = [{"id": "a", "type": "greet"}, {"id": "b", "type": "greet"}]
+    (dags / "workers" / "loose.dag.json").write_text(json.dumps({"id": "loose", "nodes": nodes}))
+    penstock("dags", "register", "greeting.json")
+    checked = penstock("check", "--json")
+    assert checked.code == 0
+    assert [(one["file"], one["isWarning"]) for one in checked.json["dags"]] == [("loose.dag.json", True)] * 2
+    assert [one["id"] for one in penstock("diagram", "loose", "--json").json["nodes"]] == ["a", "b"]

@@ -40,7 +40,19 @@ SHAPES = [
 ]
 AROUND = ["{}", "\"'>{}", "\u202e{}", "<!--{}-->", "]]>{}"]
 CORPUS = [around.format(shape.format(RUN_IT)) for shape in SHAPES for around in AROUND]
-PAGES = ["", "runs", "entities", "flows", "flows/order", "queues", "queues/mail", "dead-letters", "waits", "schedules", "events"]
+PAGES = [
+    "",
+    "runs",
+    "entities",
+    "flows",
+    "flows/order",
+    "queues",
+    "queues/mail",
+    "dead-letters",
+    "waits",
+    "schedules",
+    "events",
+]
 PAGES += ["workers", "audit", "settings", "runs/compare", "runs/order-1?step=charge", "runs/order-1?tab=events"]
 
 

@@ -10,7 +10,8 @@ import pytest
 from penstock import DagBuilder, RetryPolicy
 from penstock.core.errors import DagInvalid
 from penstock.core.retry import Backoff
-from penstock.dags.definition import Dag, Node, find_warnings, read_dag
+from penstock.dags.definition import Dag, Node, read_dag
+from penstock.dags.warnings import find_warnings
 
 
 def problems(data: Any) -> tuple[str, ...]:
@@ -114,6 +115,31 @@ def test_warnings() -> None:
     entry = read_dag(graph({"id": "a"}, {"id": "b", "inputs": ["c"]}, {"id": "c"}, entryNodeId="a"))
     assert [one.path for one in find_warnings(entry)] == ["nodes[1]", "nodes[2]"]
     assert find_warnings(read_dag(graph({"id": "a"}))) == []
+
+
+def branching(*cases: dict[str, Any], default: Any = (), **extra: Any) -> Any:
+    after = [{"id": id, "type": "transform", "inputs": ["choose"]} for id in ("high", "low")]
+    config = {"cases": list(cases), "default": list(default)}
+    return {"id": "d", "nodes": [{"id": "choose", "type": "branch", "config": config}, *after], **extra}
+
+
+def test_warnings_about_branches_and_unused_data() -> None:
+    dag = read_dag(branching({"when": "{{ input.big }}", "next": ["high"]}))
+    assert [str(one) for one in find_warnings(dag)] == [
+        "nodes[2].inputs: no case of the branch 'choose' names 'low', so it never follows from there",
+        "nodes[1]: no node uses the data of 'high', a transform node",
+        "nodes[2]: no node uses the data of 'low', a transform node",
+    ]
+    by_expression = read_dag(branching({"when": True, "next": "{{ input.next }}"}))
+    assert [one.path for one in find_warnings(by_expression)] == ["nodes[1]", "nodes[2]"]
+
+
+def test_a_branch_names_nodes_that_follow_it() -> None:
+    found = problems(branching({"when": True, "next": ["hihg"]}, default=["x"]))
+    assert list(found) == [
+        "nodes[0].config.cases[0].next[0]: 'hihg' does not follow 'choose'; did you mean 'high'?",
+        "nodes[0].config.default[0]: 'x' does not follow 'choose'; nodes after it: high, low",
+    ]
 
 
 async def test_a_type_without_an_executor_and_a_config_that_does_not_fit(memory: Any) -> None:

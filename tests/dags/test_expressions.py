@@ -70,8 +70,8 @@ def test_a_text_that_is_no_expression(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("input.amuont", "{{ input.amuont }}: input has no 'amuont'; did you mean 'amount'?; use `| default(value)`"),
-        ("input.tags[5]", "input.tags has 2 items, and no 5"),
+        ("input.amuont", "{{ input.amuont }}: input has no 'amuont'; did you mean 'amount'? Use `| default(value)`"),
+        ("input.tags[5]", "input.tags is a list of 2 items; it has no item 5; use"),
         ("input.name.first", "input.name is ' Eve ', which has no 'first'"),
         ("input.name.__class__", "which has no '__class__'"),
         ("input.amount | upper", "the filter 'upper' needs a text, got 1200"),

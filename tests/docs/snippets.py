@@ -1,6 +1,7 @@
 """Reading the fenced blocks of a page.
 
 - A ```python block whose first line is `# some/file.py`, or a ```ts block with `// some/file.ts`, is written to that file; others are executed, in one namespace.
+- `<!-- file: some/file.json -->` on the line before a ```json block names its file.
 - In a ```console block, lines beginning with `$ ` are run and what follows is compared with what they print.
 - `<!-- not run: why -->` on the line before a block leaves it out. A block of another language is only read.
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 
 _FENCE = re.compile(r"^( *)```(\w*)\s*$")
 _NOT_RUN = re.compile(r"<!-- not run: (?P<why>.+?) -->")
+_SAVED_AS = re.compile(r"<!-- file: (\S+) -->")
 _FILE = re.compile(r"^(?:#|//) ([\w./-]+\.(?:py|json|ts))$")
 
 
@@ -33,10 +35,13 @@ class Block:
     line: int
     text: str
     not_run: str | None = None
+    saved_as: str | None = None
 
     @property
     def file(self) -> str | None:
         """Return the file name in the first line of the block, if it has one."""
+        if self.saved_as is not None:
+            return self.saved_as
         found = _FILE.match(self.text.partition("\n")[0])
         return found[1] if found else None
 
@@ -68,7 +73,8 @@ def blocks_of(page: Path) -> list[Block]:
         elif fence:
             reason = _NOT_RUN.search(before)
             indent = fence[1]
-            inside = Block(fence[2], number, "", reason["why"] if reason else None)
+            named = _SAVED_AS.search(before)
+            inside = Block(fence[2], number, "", reason["why"] if reason else None, named[1] if named else None)
         if line.strip():
             before = line
     return blocks

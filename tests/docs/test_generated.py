@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import App, Context, SyncApp, flow, job, step
+from penstock import App, Context, SyncApp
 from penstock.app import sync, sync_facets
 from penstock.context.context import Log
 from penstock.context.state import StateView, SyncStateView
@@ -92,7 +92,7 @@ def test_every_method_documents_every_parameter(cls: type[Any]) -> None:
     assert [name for name, method in methods.items() if not reference.read_docstring(method)[0]] == []
 
 
-@pytest.mark.parametrize("decorator", [flow, step, job], ids=lambda decorator: decorator.__name__)
+@pytest.mark.parametrize("decorator", reference.DECORATORS, ids=lambda decorator: decorator.__name__)
 def test_every_decorator_documents_every_option(decorator: Any) -> None:
     assert undocumented_parameters(decorator) == []
 

@@ -33,3 +33,16 @@ def test_the_minutes_agree() -> None:
         assert re.findall(r"about (\w+) minutes on two cores", read(name), flags=re.I) == ["fifteen"], name
     for name in ("CONTRIBUTING.md", "Makefile", "docs/faults.md"):
         assert re.findall(r"at full length; (\w+) hours and more", read(name)) == ["two"], name
+
+
+def test_make_faults_runs_every_test_that_has_a_full_length() -> None:
+    listed = re.search(r"^FAULTS := ((?:.*\\\n)*.*)$", read("Makefile"), flags=re.M)
+    assert listed is not None
+    places = [ROOT / place for place in listed[1].replace("\\\n", " ").split()]
+    assert [place for place in places if not place.exists()] == []
+    longer = re.compile(
+        r"^(\w*FULL|\w+) = .*PENSTOCK_FAULTS|^from (skew|faultkit\.config|test_hostile_arguments) import", re.M
+    )
+    files = [file for file in ROOT.glob("tests/*/test_*.py") if longer.search(file.read_text("utf-8"))]
+    assert len(files) > 10
+    assert [str(file) for file in files if not any(file.is_relative_to(place) for place in places)] == []

@@ -68,7 +68,7 @@ def _write(block: Block, folder: Path) -> None:
     assert block.file is not None
     target = folder / block.file
     target.parent.mkdir(parents=True, exist_ok=True)
-    text = block.text if block.language in ("python", "ts") else block.text.partition("\n")[2]
+    text = block.text if block.saved_as or block.language in ("python", "ts") else block.text.partition("\n")[2]
     target.write_text(text, "utf-8")
 
 

@@ -1,6 +1,6 @@
 """Two worker processes that are killed again and again: order is kept, nothing is lost, nothing is applied twice.
 
-`ENTITY_EVENTS=10000 ENTITY_URNS=500 ENTITY_KILLS=100` runs it at full size.
+`make faults` runs it at full size.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kill_worker import Ledger
 
 from penstock.entities.record import decode
 from penstock.testing import until
 
-EVENTS = int(os.environ.get("ENTITY_EVENTS", "200"))
-URNS = int(os.environ.get("ENTITY_URNS", "10"))
-KILLS = int(os.environ.get("ENTITY_KILLS", "4"))
+IS_FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
+EVENTS, URNS, KILLS = (10_000, 500, 100) if IS_FULL else (200, 10, 4)
 PROGRAM = Path(__file__).with_name("kill_worker.py")
 WAIT_S = 120 + EVENTS / 20
+pytestmark = pytest.mark.timeout(4 * WAIT_S if IS_FULL else 300)
 
 
 async def start(url: str) -> asyncio.subprocess.Process:

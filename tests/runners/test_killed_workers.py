@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from killed_worker import HANDLERS
@@ -71,34 +72,37 @@ def reap() -> None:
         pass
 
 
+@pytest.mark.timeout(5400 if IS_FULL else 300)
 async def test_killed_workers_leave_no_process_and_lose_nothing(tmp_path: Path) -> None:
     url, trace = f"sqlite:///{tmp_path}/penstock.db", tmp_path / "trace"
     trace.touch()
     rng = random.Random(7)
     async with App(url, handlers=HANDLERS) as app:
-        runs = []
-        kills = children = 0
+        runs: list[Any] = []
+        children = 0
+        gone: set[int] = set()
         for _round in range(ROUNDS):
             workers = await asyncio.gather(*(asyncio.to_thread(start_worker, url) for _ in range(WORKERS)))
-            known = len(pids(trace))
-            for n in range(len(runs), len(runs) + WORKERS * RUNS_PER_WORKER):
-                runs.append(await app.start("chain", {"n": n, "trace": str(trace)}))
-            await until(lambda known=known: len(pids(trace)) > known, 60)  # type: ignore[misc]
-            await asyncio.sleep(rng.random() * 0.2)
-            for worker in workers:
-                children += len(hosts_of(worker))
-                await asyncio.to_thread(kill, worker)
-                kills += 1
-            await until(lambda: not any(map(is_alive, pids(trace))), ORPHAN_LIMIT_S)
+            try:
+                for n in range(len(runs), len(runs) + WORKERS * RUNS_PER_WORKER):
+                    runs.append(await app.start("chain", {"n": n, "trace": str(trace)}))
+                await until(lambda gone=gone: pids(trace) > gone, 60)  # type: ignore[misc]
+                await asyncio.sleep(rng.random() * 0.2)
+            finally:
+                for worker in workers:
+                    children += len(hosts_of(worker))
+                    await asyncio.to_thread(kill, worker)
+            await until(lambda gone=gone: not any(map(is_alive, pids(trace) - gone)), ORPHAN_LIMIT_S)  # type: ignore[misc]
             reap()
-        print(f"{kills} workers killed with {children} live children, which had handled {len(pids(trace))} tasks or started processes")
+            gone = pids(trace)
+        print(f"{ROUNDS * WORKERS} workers killed with {children} live children, {len(gone)} processes seen")
         worker = await asyncio.to_thread(start_worker, url)
         try:
             results = [await app.result(run, timeout=300) for run in runs]
         finally:
             await asyncio.to_thread(kill, worker)
         assert results == list(range(len(runs)))
-        await until(lambda: not any(map(is_alive, pids(trace))), 10)
+        await until(lambda: not any(map(is_alive, pids(trace) - gone)), 10)
         reap()
         for run in runs:
             kinds = Counter(event.kind for event in await app.events.read_all(f"nq:flow:{run.id}"))

@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ..core.errors import PenstockError, StoreError
 from ..dags.catalog import fingerprint_dag
 from ..dags.files import find_dag_files, read_dag_file
@@ -32,15 +34,28 @@ async def register_dag_files(app: App) -> None:
             log.error("cannot register the dag in %s: %s", path, problem)
 
 
-async def check_dag_files(app: App) -> list[str]:
-    """Return what is wrong with the definitions beside the worker files."""
-    problems: list[str] = []
+class DagFileProblem(msgspec.Struct, frozen=True, rename="camel"):
+    """What is wrong, or probably wrong, with a definition beside the worker files."""
+
+    file: str
+    message: str
+    is_warning: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.message}"
+
+
+async def check_dag_files(app: App) -> list[DagFileProblem]:
+    """Return what is wrong with the definitions beside the worker files, and the warnings about them."""
+    problems: list[DagFileProblem] = []
     for path in list_dag_files(app):
         try:
-            app.dags.check(read_dag_file(path))
+            dag = read_dag_file(path)
+            problems += [DagFileProblem(path.name, str(one), True) for one in app.dags.check(dag)]
+            problems += [DagFileProblem(path.name, one) for one in await app.dags._triggers.find_problems(dag)]
         except PenstockError as problem:
             found = getattr(problem, "problems", None) or [str(problem)]
-            problems += [f"{path.name}: {one}" for one in found]
+            problems += [DagFileProblem(path.name, one) for one in found]
     return problems
 
 

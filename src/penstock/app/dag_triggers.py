@@ -24,6 +24,11 @@ class DagTriggers:
 
     async def check(self, dag: Dag) -> None:
         """Raise DagInvalid if a path is that of another flow or dag."""
+        if problems := await self.find_problems(dag):
+            raise DagInvalid(problems)
+
+    async def find_problems(self, dag: Dag) -> list[str]:
+        """Return the webhooks whose path is that of another flow or dag."""
         problems = []
         for n, trigger in enumerate(dag.triggers):
             if trigger.webhook is None:
@@ -35,8 +40,7 @@ class DagTriggers:
             if found.flow != dag.id or found.declared:
                 owner = f"flow {found.flow!r}" if found.flow is not None else f"event {found.event!r}"
                 problems.append(f"triggers[{n}].webhook: the path {found.path!r} belongs to {owner}")
-        if problems:
-            raise DagInvalid(problems)
+        return problems
 
     async def store(self, summary: DagSummary, dag: Dag) -> None:
         """Store the triggers of an active dag, and remove those of its earlier versions."""

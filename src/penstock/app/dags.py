@@ -19,9 +19,10 @@ from ..core.payload import pack
 from ..dags.breakers import BreakerState
 from ..dags.built_in import BUILT_IN, find_inner_type
 from ..dags.catalog import DagSummary
-from ..dags.definition import Dag, DagWarning, find_warnings, read_dag
+from ..dags.definition import Dag, read_dag
 from ..dags.diagram import describe_dag_diagram
 from ..dags.run_record import decode as decode_record
+from ..dags.warnings import DagWarning, find_warnings
 from ..handlers.nodes import NodeHandler
 from .dag_triggers import DagTriggers
 from .run_handle import Run

@@ -15,11 +15,14 @@ from ..core.durations import Duration, to_ms
 from ..core.events import Event
 from ..core.ids import BadId
 from ..core.payload import to_plain
+from ..dags.fork import DagForker
+from ..dags.units import DAG
 from ..flows.fork import RunForker
 from ..flows.reducer import RunView
 from ..flows.run_index import attribute_keys, tag_keys
 from ..flows.run_record import OPEN, STATUSES
 from ..handlers.attributes import attribute_texts
+from ..ports.unit import FLOW
 from ..worker.child_runs import parent_key
 from . import explanation, export, preflight, run_actions, run_import
 from .arguments import UNSET, NoInput, StartOptions, check_choice
@@ -566,15 +569,18 @@ class Runs:
     async def fork(self, id: str, event: str, *, key: str | None = None) -> Run[Any]:
         """Start a new run with the past of a run up to an event, and return its handle.
 
-        Steps that were open at that point start again, with the loaded code.
+        Steps that were open at that point start again, with the loaded code. A run of a dag stays on its version.
 
         Args:
             id: The run to fork.
             event: Id of the last event to copy.
             key: Idempotency key of the new run.
         """
-        row = await self._reader.flow_row(id, "fork")
+        row = await self._reader.row_of_kind(id, "fork", FLOW, DAG)
         new = self._app._transactions.direct.runs.new_id(key)
+        if row.kind == DAG:
+            await DagForker(self._app._dag_engine).fork_dag(row, event, new)
+            return Run(new, self)
         await self._forks.fork(row, event, new, self._app.registry.flow(row.flow))
         return Run(new, self)
 

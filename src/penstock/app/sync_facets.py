@@ -14,7 +14,8 @@ from ..core.retry import RetryOption
 from ..core.signatures import Signature
 from ..dags.breakers import BreakerState
 from ..dags.catalog import DagSummary
-from ..dags.definition import Dag, DagWarning
+from ..dags.definition import Dag
+from ..dags.warnings import DagWarning
 from ..entities.reducer import EntityView, TransitionView
 from ..flows.reducer import RunView
 from ..flows.webhook_commands import WebhookReceipt
@@ -614,7 +615,7 @@ class SyncRuns:
     def fork(self, id: str, event: str, *, key: str | None = None) -> SyncRun[Any]:
         """Start a new run with the past of a run up to an event, and return its handle.
 
-        Steps that were open at that point start again, with the loaded code.
+        Steps that were open at that point start again, with the loaded code. A run of a dag stays on its version.
 
         Args:
             id: The run to fork.

@@ -45,7 +45,8 @@ async def work_and_watch(
     prints a line on stderr for each wait."""
     if (await app.runs.get(id)).completed_at is not None:
         return await watch(app, id, console, keep=keep)
-    working = asyncio.create_task(app.workers.run(runs=None if all_work else [id]))
+    runs = None if all_work else await _list_open_tree(app, id)
+    working = asyncio.create_task(app.workers.run(runs=runs))
     watching = asyncio.create_task(_watch_to_end(app, id, console, keep, has_wait_lines))
     with handle_stop_signals(lambda: watching.cancel(), resume_hint(flow, id, flags)):
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
@@ -61,6 +62,17 @@ async def work_and_watch(
     if console is not None and view.completed_at is not None:  # it ended while the worker was stopping
         console.print(RunPanel(view, app.clock))
     return view
+
+
+async def _list_open_tree(app: App, run: str) -> list[str]:
+    """Return a run and the open runs that it called, which a run that is continued may wait for."""
+    found = [run]
+    for id in found:  # it grows
+        last = None
+        while page := await app.runs.list(parent=id, status="open", before=last, limit=500):
+            found += [one.id for one in page]
+            last = page[-1].id
+    return found
 
 
 async def _watch_to_end(app: App, id: str, console: Console | None, keep: bool, has_wait_lines: bool) -> RunView:

@@ -31,9 +31,9 @@ BAR_CHARS = 16
 NOT_CLAIMED = "no worker has claimed it"
 MARKS = {
     "completed": "✓", "failed": "✗", "running": "●", "retrying": "↻", "pending": "·", "waiting": "…", "timeout": "✗",
-    "cancelled": "–",
+    "cancelled": "–", "skipped": "○",
 }  # fmt: skip
-ASCII = {"✓": "+", "✗": "x", "●": "*", "↻": "~", "·": ".", "…": "_", "–": "-"}
+ASCII = {"✓": "+", "✗": "x", "●": "*", "↻": "~", "·": ".", "…": "_", "–": "-", "○": "o"}
 COLOURS = {
     "running": "cyan", "completed": "green", "failed": "red", "retrying": "yellow", "pending": "dim", "waiting": "blue",
     "timeout": "red", "cancelled": "magenta", "compensating": "yellow", "compensated": "yellow",

@@ -14,7 +14,8 @@ from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from ..dags.breakers import BreakerState
 from ..dags.catalog import DagSummary
-from ..dags.definition import Dag, DagWarning, read_dag
+from ..dags.definition import Dag, read_dag
+from ..dags.warnings import DagWarning
 from .connection import Connection
 from .times import show_duration
 

@@ -37,7 +37,8 @@ from ..core.events import Event
 from ..core.retry import RetryOption
 from ..dags.breakers import BreakerState
 from ..dags.catalog import DagSummary
-from ..dags.definition import Dag, DagWarning
+from ..dags.definition import Dag
+from ..dags.warnings import DagWarning
 from ..entities.reducer import EntityView, TransitionView
 from ..flows.reducer import RunView
 from ..handlers.options import KeepOption

@@ -307,7 +307,7 @@ class Rejected(HandlerError):
 
 
 class EntityCycle(Permanent):
-    """One event led an entity through too many states without rest."""
+    """One event caused too many transitions of an entity in a row."""
 
     code = "entity_cycle"
 

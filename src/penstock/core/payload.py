@@ -22,6 +22,7 @@ from .text import escape_line, has_lone_surrogate, shorten
 MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_DEPTH = 64
 MAX_KEY_SHOWN = 60
+MAX_PATH_SHOWN = 80
 MAX_INTEGER = 2**53 - 1
 
 _encoder = msgspec.json.Encoder()
@@ -160,7 +161,9 @@ def _no_json_form(value: Any, path: Path) -> NotJSON:
 
 
 def _too_deep(path: Path) -> PayloadTooDeep:
-    return PayloadTooDeep(f"{_show(path)} is nested deeper than {MAX_DEPTH} levels; flatten it")
+    shown = _show(path)
+    shown = shown if len(shown) <= MAX_PATH_SHOWN else f"{shown[:MAX_PATH_SHOWN]}…"
+    return PayloadTooDeep(f"{shown} is nested deeper than {MAX_DEPTH} levels; flatten it")
 
 
 def _key(key: Any, path: Path) -> str:

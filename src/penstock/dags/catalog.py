@@ -101,6 +101,7 @@ class Catalog:
             state = [] if is_stored else [StateWrite(key, stored, 0)]  # a version never changes
             after = DagSummary(dag.id, dag.name, True, versions)
             if await self._write(after, row, state):
+                self._plans[dag.id, after.latest] = Plan(dag, after.latest, queues)
                 return self._remember(after)
 
     async def _next_version(self, summary: DagSummary) -> int:
@@ -156,6 +157,10 @@ class Catalog:
             plan = read_stored(lambda data: _read_plan(data, version), row.value, what, _RESTORE)
             self._plans[id, version] = plan
         return plan
+
+    def node_ids(self) -> set[str]:
+        """Return the ids of the nodes of every version that this process has loaded."""
+        return {node.id for plan in self._plans.values() for node in plan.nodes}
 
     def find_plan(self, id: str, version: int) -> Plan | None:
         """Return a plan that this process has loaded, or None."""

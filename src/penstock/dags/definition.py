@@ -6,27 +6,28 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from ..core.durations import Duration, is_number, to_ms
+from ..core.durations import is_number, to_ms
 from ..core.errors import BadDuration, DagInvalid, ExpressionError, PenstockError
 from ..core.ids import check_name
 from ..core.near_match import did_you_mean
 from ..core.options import check_priority
 from ..core.payload import parse_json, to_plain
-from ..core.retry import RetryOption, RetryPolicy
+from ..core.retry import RetryPolicy
 from ..core.text import MAX_SHOWN_CHARS, shorten
-from ..handlers.options import RateOption, read_rate_limit
+from ..handlers.options import read_rate_limit
 from ..ports.unit import RateLimit
 from .expressions import Template
+from .graph import find_cycle, find_later_nodes, show_cycle
 from .spellings import lift_config
 from .triggers import Trigger, read_trigger
 
+BRANCH = "branch"
 MAX_NODES = 20_000
-MAX_SHOWN_CYCLE = 10
 MAX_DEFINITION_BYTES = 4 * 1024 * 1024
 _DAG_KEYS = {"id": "id", "name": "name", "nodes": "nodes", "entryNodeId": "entryNodeId", "priority": "priority"} | {
     "delay": "delay",
@@ -100,87 +101,6 @@ class Dag(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     entry_node_id: str | None = None
     triggers: tuple[Trigger, ...] = ()
     max_concurrency: int | None = None
-
-
-class DagWarning(msgspec.Struct, frozen=True):
-    """What is probably a mistake in a dag."""
-
-    path: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
-
-
-class DagBuilder:
-    """Builds a dag in Python.
-
-        expenses = DagBuilder("expenses")
-        check = expenses.add("check", "policy.check")
-        expenses.add("pay", "bank.pay", after=check)
-        await app.dags.register(expenses.build())
-
-    Args:
-        id: Its name: `app.dags.start(id)`.
-        name: A title for people.
-        priority: Of its jobs; lower runs first.
-        delay: Start its first nodes this much later.
-        triggers: What starts its runs: `{"schedule": "0 8 * * *"}`, `{"webhook": "expenses"}`, `{"event": "a.b"}`.
-        max_concurrency: Maximum number of nodes of one run that are queued or running at the same time.
-    """
-
-    def __init__(
-        self,
-        id: str,
-        *,
-        name: str = "",
-        priority: int = 0,
-        delay: Duration | None = None,
-        triggers: Sequence[Mapping[str, Any]] = (),
-        max_concurrency: int | None = None,
-    ) -> None:
-        self._fields: dict[str, Any] = {"id": id, "name": name, "priority": priority, "delay": delay}
-        self._fields["maxConcurrency"] = max_concurrency
-        self._fields["triggers"] = list(triggers)
-        self._nodes: list[dict[str, Any]] = []
-
-    def add(
-        self,
-        id: str,
-        type: str,
-        *,
-        after: str | Sequence[str] = (),
-        config: Any = None,
-        continue_on_fail: bool = False,
-        retry: RetryOption | None = None,
-        timeout: Duration | None = None,
-        delay: Duration | None = None,
-        rate_limit: RateOption | None = None,
-    ) -> str:
-        """Add a node, and return its id.
-
-        Args:
-            id: Its name in the dag.
-            type: The type of its executor.
-            after: The node or the nodes that it follows.
-            config: What its executor receives as `config`; its strings may contain expressions.
-            continue_on_fail: Pass its final failure on as data instead of failing the run.
-            retry: Number of attempts or a policy, instead of the executor's.
-            timeout: Fail an attempt that runs longer than this, instead of the executor's timeout.
-            delay: Start it this much later.
-            rate_limit: Maximum number of its attempts per duration, in all runs and workers: `"10/1m"`.
-        """
-        inputs = [after] if isinstance(after, str) else list(after) if isinstance(after, Sequence) else after
-        options = {"config": config, "retry": retry, "timeout": timeout, "delay": delay}
-        options["rateLimit"] = rate_limit
-        given = {key: value for key, value in options.items() if value is not None}
-        self._nodes.append({"id": id, "type": type, "inputs": inputs, "continueOnFail": continue_on_fail, **given})
-        return id
-
-    def build(self) -> Dag:
-        """Return the dag. Raise DagInvalid with every mistake."""
-        given = {key: value for key, value in self._fields.items() if value is not None}
-        return read_dag({**given, "nodes": self._nodes})
 
 
 def read_dag(data: Any) -> Dag:
@@ -302,9 +222,23 @@ class _Reader:
             else:
                 self._unknown("entryNodeId", entry, index)
         if (cycle := find_cycle(nodes)) is not None:
-            self.problems.append(f"nodes[{index[cycle[0]]}].inputs: a cycle: {_show_cycle(cycle)}")
+            self.problems.append(f"nodes[{index[cycle[0]]}].inputs: a cycle: {show_cycle(cycle)}")
         if not self.problems:
             self._check_references(nodes, index)
+            self._check_branches(nodes)
+
+    def _check_branches(self, nodes: list[Node]) -> None:
+        """Check that the cases of each branch name nodes that follow it."""
+        children: dict[str, list[str]] = {}
+        for one in nodes:
+            for parent in one.inputs:
+                children.setdefault(parent, []).append(one.id)
+        for n, one in enumerate(nodes):
+            for path, id in list_next(one) or ():
+                followers = children.get(one.id, [])
+                if id not in followers:
+                    hint = did_you_mean(id, followers) or f"nodes after it: {', '.join(followers) or 'none'}"
+                    self.problems.append(f"nodes[{n}].config.{path}: {shorten(id)} does not follow {one.id!r}; {hint}")
 
     def _check_references(self, nodes: list[Node], index: Mapping[str, int]) -> None:
         """Check that every expression reads nodes that have ended before its own node starts."""
@@ -403,89 +337,17 @@ class _Reader:
             return 0
 
 
-def find_cycle(nodes: Sequence[Node]) -> list[str] | None:
-    """Return the ids of one cycle, in the direction of the edges; None if there is none."""
-    ended = set(sort_nodes(nodes))
-    stuck = {one.id: one for n, one in enumerate(nodes) if n not in ended}
-    if not stuck:
+def list_next(node: Node) -> list[tuple[str, str]] | None:
+    """Return the nodes that a `branch` node may choose, each with the path in its config; None for any other node, and
+    if an expression chooses."""
+    config = node.config
+    if node.type != BRANCH or not isinstance(config, dict) or not isinstance(config.get("cases"), list):
         return None
-    path: dict[str, int] = {}
-    at = next(iter(stuck))
-    while at not in path:  # every stuck node has a stuck parent
-        path[at] = len(path)
-        at = next(parent for parent in stuck[at].inputs if parent in stuck)
-    return list(path)[path[at] :][::-1]
-
-
-def _show_cycle(cycle: Sequence[str]) -> str:
-    if len(cycle) <= MAX_SHOWN_CYCLE:
-        return " -> ".join([*cycle, cycle[0]])
-    return " -> ".join([*cycle[:MAX_SHOWN_CYCLE], "…", cycle[0]]) + f" ({len(cycle)} nodes)"
-
-
-def sort_nodes(nodes: Sequence[Node]) -> list[int]:
-    """Return the numbers of the nodes, each after its inputs. Those of a cycle, and after one, are missing."""
-    index = {one.id: n for n, one in enumerate(nodes)}
-    missing = [len(one.inputs) for one in nodes]
-    children: list[list[int]] = [[] for _ in nodes]
-    for n, one in enumerate(nodes):
-        for parent in one.inputs:
-            children[index[parent]].append(n)
-    found = [n for n, count in enumerate(missing) if not count]
-    for at in found:  # it grows
-        for child in children[at]:
-            missing[child] -= 1
-            if not missing[child]:
-                found.append(child)
+    lists = [(f"cases[{n}].next", case.get("next")) for n, case in enumerate(config["cases"]) if isinstance(case, dict)]
+    lists.append(("default", config.get("default", [])))
+    found = []
+    for path, ids in lists:
+        if not isinstance(ids, list) or not all(isinstance(id, str) and "{{" not in id for id in ids):
+            return None
+        found += [(f"{path}[{n}]", id) for n, id in enumerate(ids)]
     return found
-
-
-def find_later_nodes(
-    nodes: Sequence[Node], index: Mapping[str, int], read: Mapping[int, Collection[str]]
-) -> list[tuple[int, str]]:
-    """Return each node with the ones that it reads although they need not end before it starts.
-
-    Sets of nodes are the bits of an integer: one pass over the edges, also for ten thousand nodes."""
-    if not read:
-        return []
-    found: list[tuple[int, str]] = []
-    before: list[int] = [0] * len(nodes)
-    uses = [0] * len(nodes)  # how many nodes still need the set of this one
-    for one in nodes:
-        for parent in one.inputs:
-            uses[index[parent]] += 1
-    for n in sort_nodes(nodes):
-        bits = 0
-        for at in (index[id] for id in nodes[n].inputs):
-            bits |= before[at] | 1 << at
-            uses[at] -= 1
-            if not uses[at]:
-                before[at] = 0
-        before[n] = bits
-        found += [(n, name) for name in sorted(read.get(n, ())) if not bits >> index[name] & 1]
-    return sorted(found)
-
-
-def find_warnings(dag: Dag) -> list[DagWarning]:
-    """Return what is probably a mistake: nodes that `entry_node_id` does not lead to, or that nothing connects."""
-    children: dict[str, list[str]] = {}
-    for one in dag.nodes:
-        for parent in one.inputs:
-            children.setdefault(parent, []).append(one.id)
-    if dag.entry_node_id is None:
-        return [
-            DagWarning(f"nodes[{n}]", f"{one.id!r} is connected to no other node; it starts with the run")
-            for n, one in enumerate(dag.nodes)
-            if len(dag.nodes) > 1 and not one.inputs and one.id not in children
-        ]
-    reached, left = {dag.entry_node_id}, [dag.entry_node_id]
-    while left:
-        for child in children.get(left.pop(), ()):
-            if child not in reached:
-                reached.add(child)
-                left.append(child)
-    return [
-        DagWarning(f"nodes[{n}]", f"{one.id!r} cannot be reached from {dag.entry_node_id!r}; it starts on its own")
-        for n, one in enumerate(dag.nodes)
-        if one.id not in reached
-    ]

@@ -68,8 +68,9 @@ class Expression:
         try:
             return self._evaluate(scope)
         except Missing as problem:
+            mark = " Use" if str(problem).endswith("?") else "; use"
             raise ExpressionError(
-                f"{{{{ {self.text} }}}}: {problem}; use `| default(value)` if it may be missing"
+                f"{{{{ {self.text} }}}}: {problem}{mark} `| default(value)` if it may be missing"
             ) from None
         except TypeError as problem:
             raise ExpressionError(f"{{{{ {self.text} }}}}: {problem}") from None
@@ -330,7 +331,7 @@ def _explain(path: list[str | int], part: str | int, value: Any) -> str:
         hint = did_you_mean(part, [key for key in value if isinstance(key, str)])
         return f"{shown} has no {part!r}" + (f"; {hint}" if hint else "")
     if isinstance(value, list):
-        return f"{shown} has {len(value)} items, and no {part!r}"
+        return f"{shown} is a list of {len(value)} items; it has no item {part!r}"
     return f"{shown} is {shorten(value)}, which has no {part!r}"
 
 

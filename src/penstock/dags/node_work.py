@@ -223,6 +223,7 @@ class NodeWork:
                 waits=writes.waits,
                 state=[*state, *builder.state(decision)],
                 progress=output.progress,
+                statuses=builder.statuses(decision),
             )
 
         return self._commit_request(build)

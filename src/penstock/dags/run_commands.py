@@ -9,7 +9,7 @@ import msgspec
 
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
-from ..core.errors import DagInactive, RunError, UnknownRun, UnreadableRecord
+from ..core.errors import DagInactive, RunError, UnknownDag, UnknownRun, UnreadableRecord
 from ..core.events import EventBody
 from ..core.ids import check_id, step_job_id
 from ..core.near_match import did_you_mean
@@ -95,6 +95,7 @@ class DagCommands:
                 unit_id,
                 run=builder.run_write(decision, 0),
                 events=[*also, *builder.events(decision)],
+                statuses=builder.statuses(decision),
                 jobs=builder.jobs(decision, due),
                 schedule=move,
                 state=[StateWrite(input_key(run), input)] if plan.keeps_input else [],
@@ -197,6 +198,7 @@ class DagCommands:
                 unit_id,
                 run=builder.run_write(decision, version),
                 events=builder.events(decision),
+                statuses=builder.statuses(decision),
                 jobs=[builder.job(node, n, before, record, f"retry-{unit_id}")],
             )
 
@@ -252,6 +254,7 @@ class DagCommands:
         A record that cannot be read is replaced if the decision needs nothing of it."""
         unit_id = self._engine.new_unit_id()
         row = await self.row(run)
+        plan = await self._find_plan(row)
 
         def decode(data: bytes) -> DagRecord:
             try:
@@ -270,12 +273,23 @@ class DagCommands:
                 return Conflict(version, data)
             builder = self._engine.unit_builder(run, NO_PLAN)
             jobs = builder.jobs(decision, version=version) + follow_jobs(run, version, record.has_called)
-            appended = [*events, *builder.events(decision)]
             return Unit(
-                unit_id, run=builder.run_write(decision, version), events=appended, waits=list(waits), jobs=jobs
+                unit_id,
+                run=builder.run_write(decision, version),
+                events=[*events, *builder.events(decision)],
+                statuses=self._engine.unit_builder(run, plan).statuses(decision),
+                waits=list(waits),
+                jobs=jobs,
             )
 
         return await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
+
+    async def _find_plan(self, row: RunRow) -> Plan:
+        """Return the plan of a run; one without nodes if it, or the record, cannot be read."""
+        try:
+            return await self._plan(records.decode(row.record))
+        except (UnknownDag, UnreadableRecord):
+            return NO_PLAN
 
     async def _pending_waits(self, run: str) -> list[WaitRow]:
         """Return the waits of a run that can be read. The store cancels the others without events."""

@@ -14,7 +14,7 @@ from ..flows.run_index import correlation_key, failed_keys, tag_keys
 from ..flows.run_record import CANCELLED
 from ..flows.units import public_kind
 from ..handlers.nodes import NodeHandler
-from ..ports.unit import NewEvent, NewJob, RunWrite, Started, StateWrite
+from ..ports.unit import JobStatus, NewEvent, NewJob, RunWrite, Started, StateWrite
 from ..worker.child_runs import end_jobs, parent_key
 from .decide import Decision
 from .definition import Node
@@ -23,6 +23,38 @@ from .run_record import DagRecord, encode
 
 DAG = "dag"  # the kind of run
 DEFAULT_QUEUE = "default"
+
+
+STATUSES = {
+    "node.completed": "completed",
+    "node.failed": "failed",
+    "node.skipped": "skipped",
+    "node.retry": "delayed",
+    "flow.started": "started",
+    "flow.completed": "completed",
+    "flow.failed": "failed",
+    "flow.cancelled": "cancelled",
+    "flow.paused": "paused",
+    "flow.resumed": "started",
+    "flow.reopened": "started",
+}
+
+
+class NodeProgress(msgspec.Struct, rename="camel"):
+    """The status of a node, for readers of BullMQ's events."""
+
+    event_type: str
+    node_id: str
+    node_status: str
+    timestamp: int
+
+
+class RunProgress(msgspec.Struct, rename="camel"):
+    """The status of a run, for readers of BullMQ's events."""
+
+    event_type: str
+    workflow_status: str
+    timestamp: int
 
 
 class NodeOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
@@ -88,6 +120,30 @@ class UnitBuilder:
         redacted, original = self._bodies.encode_emitted(body)
         return NewEvent(self._stream, redacted, kind, original)
 
+    def statuses(self, decision: Decision) -> list[JobStatus]:
+        """Return what other programs see of a decision: the status of each node and of the run, as job progress."""
+        plan = self._plan
+        if not plan.nodes:
+            return []
+        kinds = {body.kind for body in decision.events}
+        found = []
+        for body in decision.events:
+            status = STATUSES.get(body.kind)
+            if status is None or (body.kind == "node.failed" and "node.retry" in kinds):
+                continue
+            n = plan.index.get(body.step, 0) if body.step is not None else plan.entries[0]
+            if body.step is not None:
+                data: Any = NodeProgress("node", plan.nodes[n].id, status, self._now)
+            else:
+                data = RunProgress("workflow", status, self._now)
+            job = step_job_id(self._run, plan.nodes[n].id, decision.record.job_number(n))
+            found.append(JobStatus(self._queue_of(plan.nodes[n]), job, encode(data)))
+        return found
+
+    def _queue_of(self, node: Node) -> str:
+        executor = self._executor(node)
+        return executor.queue_name if executor is not None else self._plan.queues.get(node.type, DEFAULT_QUEUE)
+
     def state(self, decision: Decision) -> list[StateWrite]:
         """Return the data that nodes leave for those that start later, and the results of last nodes."""
         ids = self._plan.nodes
@@ -115,7 +171,7 @@ class UnitBuilder:
         """Build the job of a node, with the `node.started` event that its claim appends."""
         definition = self._plan.nodes[node]
         executor = self._executor(definition)
-        queue = executor.queue_name if executor is not None else self._plan.queues.get(definition.type, DEFAULT_QUEUE)
+        queue = self._queue_of(definition)
         id = step_job_id(self._run, definition.id, n)
         meta: dict[str, Any] = {"jobId": id, "causationId": cause, "queue": queue, "type": definition.type}
         if n > 1:

@@ -95,6 +95,7 @@ class DurableSession:
         self._urgent = 0  # commits in flight that functions wait for
         self._urgent_done: list[asyncio.Future[None]] = []
         self.is_suspended = False
+        self.children: list[tuple[str, int | None]] = []  # runs that it called: an id, or the start of so many ids
         self.due: int | None = None
         self._work = work
         self._clock = clock
@@ -319,7 +320,9 @@ class DurableSession:
 
     def launch_children(self, request: ChildRequest, key: str, call: str) -> ChildLaunch:
         assert self._work.launcher is not None
-        return self._work.launcher.build_children(request, self._work, key, call)
+        launch = self._work.launcher.build_children(request, self._work, key, call)
+        self.children.append((launch.run, launch.count if request.is_many else None))
+        return launch
 
     def convert_result(self, request: ChildRequest, value: Any, run: str) -> Any:
         assert self._work.launcher is not None

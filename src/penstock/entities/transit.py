@@ -140,6 +140,6 @@ def _describe_cycle(event: str, path: list[str]) -> str:
     before = len(path) - 2 - path[-2::-1].index(last) if last in path[:-1] else 0
     cycle = " → ".join(path[before:])
     return (
-        f"event {event!r} led through {MAX_AUTOMATIC} states without rest: {cycle}. Add a condition, or one of these "
-        "states to states.idles"
+        f"event {event!r} caused {MAX_AUTOMATIC} transitions in a row: {cycle}. Add a condition to one of them, or "
+        "one of these states to states.idles"
     )

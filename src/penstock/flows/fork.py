@@ -151,7 +151,7 @@ class ReplayedPast:
     def _emission(self, event: Event) -> Emission:
         data = encode(event.data)
         if REDACTED.encode() in data and self._flow.table.listeners(event.kind):
-            raise CannotFork(_redacted(self._old, f"the data of {event.kind} ({event.id})"))
+            raise CannotFork(redacted_problem(self._old, f"the data of {event.kind} ({event.id})"))
         corr = event.correlation_id if event.correlation_id != self._old else None
         return Emission(event.kind, data, corr)
 
@@ -193,8 +193,11 @@ class RunForker:
         if not isinstance(receipt, Committed):
             await self._check_same(row.id, events[-1].id, new)
 
+    def _stream(self, run: str) -> str:
+        return self._engine.bodies.flow(run)
+
     async def _events(self, run: str, at: str) -> list[Event]:
-        stream, last = self._engine.bodies.flow(run), event_seq(at)
+        stream, last = self._stream(run), event_seq(at)
         events: list[Event] = []
         while page := await self._store.read(
             stream, after=events[-1].id if events else None, before=f"0-{last + 1}", limit=1000
@@ -234,9 +237,9 @@ class RunForker:
             )
         for start in past.open.values():
             if REDACTED.encode() in start.input:
-                raise CannotFork(_redacted(row.id, f"the input of step {start.step!r}"))
+                raise CannotFork(redacted_problem(row.id, f"the input of step {start.step!r}"))
         if REDACTED.encode() in encode(past.record):
-            raise CannotFork(_redacted(row.id, "the result of a step"))
+            raise CannotFork(redacted_problem(row.id, "the result of a step"))
         return past
 
     async def _state(self, old: str, new: str, last: int) -> list[StateWrite]:
@@ -262,7 +265,7 @@ class RunForker:
         before: dict[str, Event] = {}
         changed: dict[str, Event | None] = {}
         after: str | None = None
-        while page := await self._store.read(self._engine.bodies.flow(run), after=after, limit=1000):
+        while page := await self._store.read(self._stream(run), after=after, limit=1000):
             after = page[-1].id
             for event in page:
                 if event.kind in ("state.set", "state.deleted") and isinstance(event.data, dict):
@@ -284,7 +287,7 @@ class RunForker:
         decision = Decision(record, [forked], list(past.open.values()))
         builder = self._engine.unit_builder(new, record, flow.table)
         # Copies are not delivered: the waits for those events have received the originals.
-        copies = [NewEvent(stream, self._engine.bodies.encode(_copy(event, old))) for event in past.copied]
+        copies = [NewEvent(stream, self._engine.bodies.encode(copy_event(event, old))) for event in past.copied]
         return Unit(
             unit_id,
             run=builder.run_write(decision, 0),
@@ -295,7 +298,7 @@ class RunForker:
 
     async def _check_same(self, old: str, at: str, new: str) -> None:
         wanted, after = (old, at), None
-        while page := await self._store.read(self._engine.bodies.flow(new), after=after, limit=1000):
+        while page := await self._store.read(self._stream(new), after=after, limit=1000):
             after = page[-1].id
             forks = [event.data for event in page if event.kind == "flow.forked" and isinstance(event.data, dict)]
             if any((fork.get("from"), fork.get("at")) == wanted for fork in forks):
@@ -320,14 +323,14 @@ def _restore(run: str, new: str, key: str, event: Event | None, now: StateWrite 
     return StateWrite(f"run/{new}/{key}", value, expires=expires)
 
 
-def _redacted(run: str, what: str) -> str:
+def redacted_problem(run: str, what: str) -> str:
     return (
         f"run {run!r} cannot be forked here, because {what} was recorded with its secrets redacted and cannot be "
         f"used again. Fork it at a later event, or run `penstock runs replay {run} --input …`"
     )
 
 
-def _copy(event: Event, old: str) -> EventBody:
+def copy_event(event: Event, old: str) -> EventBody:
     meta = {key: value for key, value in (event.meta or {}).items() if key != "jobId"}  # that job is not this run's
     corr = event.correlation_id if event.correlation_id != event.subject else None
     subject = event.subject if event.subject != old else None

@@ -344,6 +344,14 @@ class CancelJob(msgspec.Struct, frozen=True):
     attempt: int | None = None
 
 
+class JobStatus(msgspec.Struct, frozen=True):
+    """A status for other programs that follow a queue; a store that shares its queues shows it as progress of a job."""
+
+    queue: str
+    job: str
+    data: bytes
+
+
 class Unit(msgspec.Struct):
     """Everything that one attempt or one command changes. The store applies it whole or not at all."""
 
@@ -357,6 +365,7 @@ class Unit(msgspec.Struct):
     waits: list[WaitChange] = []
     state: list[StateWrite] = []
     progress: bytes | None = None
+    statuses: list[JobStatus] = []
     logs: list[str] = []  # log lines for other programs that show the queue; the events have them too
     wakes: list[str] = []  # ids of suspended or delayed jobs to make due now
     removes: list[str] = []  # ids of unclaimed jobs to remove; the unit is refused if one is gone

@@ -212,15 +212,15 @@ class TestApp(App):
         return await self.waits._triggers.resolve(row, read_body(row), data, signature)
 
     def crash(self, step: str, *, attempt: int = 1, after: bool = False) -> None:
-        """Crash an attempt of a step, or of a job. The job runs again when its lease expires.
+        """Crash an attempt of a step, a node or a job. The job runs again when its lease expires.
 
         Args:
-            step: Name of the step or the job.
+            step: Name of the step or the job, or id of the node.
             attempt: Which start of the handler to crash, from 1; a resume after a wait counts too.
             after: Crash after the handler, with everything it recorded lost. Default: before the handler.
         """
         names = {name for flow in self.registry.flows.values() for name in flow.steps}
-        names |= {name for _, name in self.registry.jobs}
+        names |= {name for _, name in self.registry.jobs} | self._dag_engine.catalog.node_ids()
         if "*" not in names:  # a handler of jobs of any name
             check_choice(step, sorted(names), "step")
         self._crash_plan.add(step, attempt, after)

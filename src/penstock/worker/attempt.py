@@ -33,6 +33,7 @@ from ..ports.runner import Task
 from ..ports.unit import Claim
 from ..telemetry.logging import enter_attempt, leave_attempt
 from .channel import AttemptServices, WorkerChannel
+from .child_runs import list_children
 from .outcomes import (
     AttemptResult,
     ErrorInfo,
@@ -93,6 +94,12 @@ class Attempt:
     def launched(self) -> Sequence[Launch]:
         """What the handler started, besides what an earlier attempt committed."""
         return self._channel.launched
+
+    @property
+    def children(self) -> Sequence[str]:
+        """The runs that the handler called."""
+        called = self._channel.session.children if self._channel.has_session else ()
+        return [id for run, count in called for id in ([run] if count is None else list_children(run, count))]
 
     def interrupt(self, reason: str) -> None:
         """Stop the handler. Call it on the event loop's thread."""

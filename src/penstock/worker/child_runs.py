@@ -85,6 +85,11 @@ def child_id(prefix: str, n: int) -> str:
     return f"{prefix}-{n:06}"
 
 
+def list_children(prefix: str, count: int) -> list[str]:
+    """Return the ids of many children."""
+    return [child_id(prefix, n) for n in range(count)]
+
+
 def end_jobs(run: str, version: int, parent: RunParent | None) -> list[NewJob]:
     """Build what tells the parent that a run has ended. Engines add it to the unit that closes the run."""
     if parent is None or parent.call is None:

@@ -25,7 +25,9 @@ class WorkScope:
         """What the handlers have started so far."""
         return ClaimFilter(tuple(run for run in self._runs if run not in self._own), tuple(self._jobs))
 
-    def add(self, launches: Sequence[Launch]) -> None:
-        """Add what a handler started. Its attempt may still fail: then there is nothing to claim."""
+    def add(self, launches: Sequence[Launch], children: Sequence[str] = ()) -> None:
+        """Add what a handler started, and the runs it called. Its attempt may still fail: then there is nothing to
+        claim."""
+        self._runs |= dict.fromkeys(children)
         for launch in launches:
             (self._runs if launch.is_run else self._jobs)[launch.id] = None

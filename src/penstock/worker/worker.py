@@ -220,7 +220,7 @@ class Worker:
                 resuming = self._loop.call_later(RESUMED_AFTER_S, self._record_resumed, resumed)
             result = await attempt.run()
             if self.scope is not None:
-                self.scope.add(attempt.launched)
+                self.scope.add(attempt.launched, attempt.children)
             if isinstance(result, JobReturn) and result.holds_queue:  # the queue is held: nothing more of it may start
                 self._release(self._prefetcher.remove(lambda held: held.queue == claim.queue), QUEUE_HELD)
             is_vacated = True

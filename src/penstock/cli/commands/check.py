@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from ...app.dag_files import check_dag_files
+from ...app.dag_files import DagFileProblem, check_dag_files
 from ...app.preflight import PreflightReport
 from ...settings import Settings
 from ..errors import warn
@@ -29,34 +29,39 @@ def check(
     ] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Check open runs against the current code, before a deploy.
+    """Check definitions of dags, and open runs against the current code, before a deploy.
 
     Re-executes each open step with its recorded results, up to its first call
     that has none. Reports recorded calls that are no longer made, new calls
     before recorded ones, and calls in another order. Nothing is written or
     emitted, and functions passed to ctx.run are not called, but handler code
-    outside ctx.run runs. Exits with 1 if a run does not fit.
+    outside ctx.run runs. Exits with 1 if a run does not fit, or if a file
+    *.dag.json or *.dag.yaml beside the worker files has a mistake.
     """
     refuse_memory_store(common)
     warn("Warning: this re-executes handlers up to their last recorded call. Code outside ctx.run runs again.")
     with redirect_stdout(sys.stderr):  # handlers may print
-        checked = asyncio.run(_check(common, flow, accept or []))
-    _print(checked, common.json)
-    return 1 if checked.broken else 0
+        dags, checked = asyncio.run(_check(common, flow, accept or []))
+    for problem in dags:
+        warn(f"{'Warning' if problem.is_warning else 'Error'}: {problem}")
+    _print(checked, dags, common.json)
+    return 1 if checked.broken or any(not one.is_warning for one in dags) else 0
 
 
-async def _check(common: CommonOptions, flow: str | None, accept: list[str]) -> PreflightReport:
+async def _check(
+    common: CommonOptions, flow: str | None, accept: list[str]
+) -> tuple[list[DagFileProblem], PreflightReport]:
     check_dir(Settings.load({"dir": common.dir}).dir)  # without code every run would break
     async with build_admin_app(common) as app:
-        for problem in await check_dag_files(app):
-            warn(f"Warning: {problem}")
-        return await app.runs.preflight(flow, accept=accept)
+        return await check_dag_files(app), await app.runs.preflight(flow, accept=accept)
 
 
-def _print(checked: PreflightReport, json: bool) -> None:
+def _print(checked: PreflightReport, dags: list[DagFileProblem], json: bool) -> None:
     if json:
         problems = [{**msgspec.to_builtins(one), "breaks": one.is_breaking} for one in checked.problems]
-        print_json({"ok": not checked.broken, "runs": checked.runs, "steps": checked.steps, "problems": problems})
+        is_ok = not checked.broken and all(one.is_warning for one in dags)
+        shown = {"ok": is_ok, "runs": checked.runs, "steps": checked.steps, "problems": problems}
+        print_json({**shown, "dags": [msgspec.to_builtins(one) for one in dags]})
         return
     for one in checked.problems:
         step = one.step if one.n == 1 else f"{one.step}#{one.n}"

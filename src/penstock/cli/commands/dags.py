@@ -18,9 +18,10 @@ from ...app import App
 from ...app.dags import DagComparison
 from ...dags.breakers import BreakerState
 from ...dags.catalog import DagSummary
-from ...dags.definition import Dag, DagWarning
+from ...dags.definition import Dag
 from ...dags.diagram import build_dag_diagram
 from ...dags.files import read_dag_file
+from ...dags.warnings import DagWarning
 from ...flows.diagram import render_text
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, CommonOptions

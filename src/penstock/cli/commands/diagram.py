@@ -8,13 +8,15 @@ from typing import Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
-from ...core.errors import NotFound, UnknownDag
+from ...core.errors import NotFound, PenstockError, UnknownDag
 from ...core.ids import BadId
 from ...dags.definition import Dag
 from ...dags.diagram import build_dag_diagram, describe_dag_diagram
+from ...dags.files import find_dag_files, read_dag_file
 from ...flows.diagram import Diagram, build_diagram, render_mermaid, render_text
 from ...flows.diagram_data import describe_diagram
 from ...flows.diagram_svg import render_svg
+from ...settings import Settings
 from ..errors import UsageError
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import has_unicode_output, print_json, print_text
@@ -83,10 +85,22 @@ def _find(name: str, version: int | None, is_run: bool, common: CommonOptions) -
 
 
 def _find_dag(name: str, common: CommonOptions) -> Dag | None:
+    """Return a dag from the store, or else from a file beside the workers."""
     try:
         return asyncio.run(_load_dag(name, None, False, common))
     except (NotFound, UnknownDag, BadId, UsageError):
-        return None
+        return _read_dag_file(name, common)
+
+
+def _read_dag_file(name: str, common: CommonOptions) -> Dag | None:
+    for path in find_dag_files(Path(Settings.load({"dir": common.dir}).dir)):
+        try:
+            dag = read_dag_file(path)
+        except PenstockError:
+            continue  # `penstock check` reports it
+        if dag.id == name:
+            return dag
+    return None
 
 
 async def _ask(name: str, version: int | None, is_run: bool, common: CommonOptions) -> dict[str, Any]:

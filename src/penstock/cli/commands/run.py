@@ -103,7 +103,7 @@ async def _find_or_start(app: App, flow: str, options: RunOptions) -> str:
     row = await app.store.run(check_id(key, "idempotency key")) if key is not None else None
     id = row.id if row is not None else ""
     # With an input, `start` warns if the run had another one. It refuses a run of another flow.
-    if row is None or options.input is not None or row.flow != app.registry.flow(flow).name:
+    if row is None or options.input is not None or row.flow != flow:
         id, is_new = await start_run(app, flow, options)
         if is_new:
             return id

@@ -125,6 +125,7 @@ def summarize(app: App) -> dict[str, Any]:
         "queues": list(settings.queues) or registry.queues(),
         "concurrency": settings.concurrency,
         "flows": {name: list(flow.steps) for name, flow in registry.flows.items()},
+        "nodes": sorted(registry.nodes),
         "jobs": sorted({job.handler.queue_name for job in registry.jobs.values()}),
         "problems": [{"code": p.code, "message": str(p)} for p in registry.problems],
     }
@@ -142,6 +143,7 @@ def print_summary(summary: dict[str, Any], json: bool, command: str = "worker") 
         f"  store     {summary['store']}",
         f"  queues    {', '.join(summary['queues']) or 'none'}, {summary['concurrency']} handlers at a time{each}",
         f"  flows     {flows or 'none'}",
+        *([f"  nodes     {', '.join(summary['nodes'])}"] if summary["nodes"] else []),
         *([f"  jobs      {', '.join(summary['jobs'])}"] if summary["jobs"] else []),
         *([f"  processes {summary['processes']}"] if "processes" in summary else []),
         *([f"  watching  {summary['watching']}"] if "watching" in summary else []),

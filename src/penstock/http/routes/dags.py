@@ -11,7 +11,8 @@ from ...app.app import App
 from ...app.dags import DagComparison
 from ...dags.breakers import BreakerState
 from ...dags.catalog import DagSummary
-from ...dags.definition import Dag, DagWarning, read_dag
+from ...dags.definition import Dag, read_dag
+from ...dags.warnings import DagWarning
 from ..endpoints import Body, Query, Routes
 from .jobs import Added, Done
 

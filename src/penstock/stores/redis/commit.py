@@ -78,6 +78,8 @@ def encode(unit: Unit) -> list[Part]:
                 add(("i", key))
             if (up := run.parent) is not None:
                 add(("p", up.run, up.root, up.depth, up.call or ""))
+    for status in unit.statuses:
+        add(("n", status.queue, escape_id(status.job), status.data))
     if unit.progress is not None:
         add(("P", unit.progress))
     for line in unit.logs:

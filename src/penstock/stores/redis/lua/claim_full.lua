@@ -176,6 +176,7 @@ local function claim_job(name, base, id, set, job, head, demand)
   if job['nq:stream'] and job['nq:number'] then -- a job of ours: any other could name a key of the queue
     local rest = '"attempt":' .. job.ats .. ',"worker":"' .. worker .. '"}}'
     started_events[#started_events + 1] = {job['nq:stream'], job['nq:started'], rest}
+    if head and head[5] == 'dag' then add_status(queue, id, running_status(job.name)) end
   end
   local scope, memos = job['nq:scope'] or id, {}
   if job.ats ~= '1' or job['nq:unit'] or job['nq:scope'] then memos = read_memos(scope) end

@@ -102,6 +102,15 @@ local function is_drained(queue)
   return call('LLEN', queue.active) == 0 and call('ZCARD', queue.base .. 'prioritized') == 0
 end
 
+-- Show the status of a node as progress of its job, as readers of BullMQ's events expect it.
+local function add_status(queue, id, data)
+  careful_call('XADD', queue.events, '*', 'event', 'progress', 'jobId', id, 'data', data)
+end
+
+local function running_status(node)
+  return '{"eventType":"node","nodeId":"' .. node .. '","nodeStatus":"running","timestamp":' .. now_text .. '}'
+end
+
 local function add_completed_event(queue, id, value)
   if queue.is_trimmed then
     careful_call('XADD', queue.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', value, 'prev', 'active')

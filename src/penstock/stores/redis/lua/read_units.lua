@@ -2,7 +2,7 @@
 -- server time, so rare values have letters of their own. Bodies are opaque.
 local unit, needs_record
 local claim, outcome, run, schedule_move, once_key, progress, schedule_put, current_run
-local events, jobs, memos, waits, states, wakes, removes, logs, cancels
+local events, jobs, memos, waits, states, wakes, removes, logs, cancels, statuses
 local removed_from
 
 local NONE = {} -- shared by the lists that stay empty
@@ -43,6 +43,9 @@ local function read_rare_part(letter, i)
     return 3
   elseif letter == 'P' then
     progress = ARGV[i]
+  elseif letter == 'n' then -- a status of a job: queue, id, data
+    statuses = append_to(statuses, i)
+    return 3
   elseif letter == 'L' then
     logs = append_to(logs, ARGV[i])
   elseif letter == 'W' then
@@ -124,7 +127,7 @@ local function read_unit(at)
   unit, needs_record = ARGV[at + 1], false
   claim, outcome, run, schedule_move, once_key, progress, schedule_put = nil, nil, nil, nil, nil, nil, nil
   events, jobs, memos, waits, states, wakes, removes, logs = NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE
-  cancels = NONE
+  cancels, statuses = NONE, NONE
   if ARGV[at] == 'Y' or ARGV[at] == 'Z' then -- a completed attempt, without a run or with one that it changes
     claim = {queue = ARGV[at + 2], job = ARGV[at + 3], attempt = ARGV[at + 4], token = ARGV[at + 5], run = ''}
     outcome = {kind = 'completed', value = ARGV[at + 6]}
@@ -147,12 +150,12 @@ end
 local units = {}
 local function save_unit()
   units[#units + 1] = {unit, needs_record, claim, outcome, run, schedule_move, once_key, progress, schedule_put,
-    events, jobs, memos, waits, states, wakes, removes, logs, cancels}
+    events, jobs, memos, waits, states, wakes, removes, logs, cancels, statuses}
 end
 
 local function load_unit(saved)
   unit, needs_record, claim, outcome, run, schedule_move, once_key, progress, schedule_put, events, jobs, memos,
-    waits, states, wakes, removes, logs, cancels = unpack(saved, 1, 18)
+    waits, states, wakes, removes, logs, cancels, statuses = unpack(saved, 1, 19)
   current_run, removed_from = nil, {}
 end
 

@@ -263,6 +263,7 @@ local function write_unit()
   if needs_record then call('ZADD', NS .. 'units', now, unit) end
   if schedule_put then put_schedule() end
   if run then write_run() end
+  for _, i in ipairs(statuses) do add_status(queue_info(ARGV[i]), ARGV[i + 1], ARGV[i + 2]) end
   if claim then write_job() end
   if #removes > 0 then is_only_adding = false end
   for _, id in ipairs(removes) do delete_job(base_key(removed_from[id][1]), id, removed_from[id][2]) end

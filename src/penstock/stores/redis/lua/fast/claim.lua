@@ -51,7 +51,8 @@ local function check_job(queue, id, token, claimed, reply)
     if memos.err then return false end
     memo_count = #memos
   end
-  claimed[#claimed + 1] = {queue, id, token, attempt, job['nq:stream'], job['nq:started']}
+  claimed[#claimed + 1] = {queue, id, token, attempt, job['nq:stream'], job['nq:started'],
+    head and head[5] == 'dag' and job.name}
   local at, scheduler_id = #reply, job.rjk or false
   reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = id, queue.name, job.name, job.data or false
   reply[at + 5], reply[at + 6], reply[at + 7], reply[at + 8] = job['nq:opts'] or '{}', scope, tonumber(attempt), token
@@ -126,6 +127,7 @@ local function start_all(claimed, worker, lease)
   for n = 1, #claimed do
     local row = claimed[n]
     if row[5] then append_started_event(row[5], row[6], '"attempt":' .. row[4] .. by) end
+    if row[7] then add_status(row[1], row[2], running_status(row[7])) end
   end
 end
 

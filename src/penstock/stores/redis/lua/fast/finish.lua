@@ -16,6 +16,7 @@ local function read_fast_units(at)
     count = count + 1
     unit_starts[count] = at
     at = at + size
+    while ARGV[at] == 'n' do at = at + 4 end
     while ARGV[at] == 'E' or jobs and ARGV[at] == 'H' do
       if ARGV[at + 1] ~= last then
         last = ARGV[at + 1]
@@ -117,6 +118,10 @@ local function write_fast_units(unit_starts, keys, attempts_made, scores, reply,
     local count, added = at_reply + 2, 0
     reply[at_reply + 1], reply[count], at_reply = 1, 0, count
     at = at + SIZES[ARGV[at]]
+    while ARGV[at] == 'n' do
+      add_status(queue_info(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3])
+      at = at + 4
+    end
     while ARGV[at] == 'E' or ARGV[at] == 'H' do
       local kind = ARGV[at] == 'H' and ARGV[at + 3]
       reply[at_reply + 1], reply[at_reply + 2] = append(ARGV[at + 1], ARGV[at + 2], kind)

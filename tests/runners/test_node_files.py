@@ -42,7 +42,7 @@ def write(root: Path, **files: str) -> Path:
     return root / "workers"
 
 
-@pytest.mark.spec("000-1.1", "000-2.3", "000-3.2", "000-5.1", "000-5.8")
+@pytest.mark.spec("000-16.11", "000-1.1", "000-2.3", "000-3.2", "000-5.1", "000-5.8")
 async def test_every_kind_of_file(tmp_path: Path, shared: SharedRunner) -> None:
     """ESM and CommonJS, with and without a package.json, beside Python; files with `_` and declarations do not count."""
     folder = write(

@@ -101,7 +101,8 @@ def discover_file(
     if path.suffix not in (".py", *SCRIPT_SUFFIXES) or not path.is_file():
         raise ConfigError(f"worker file {shorten(str(path))} not found; pass the path of a .py, .ts or .js file")
     if path.suffix != ".py":
-        assert scripts is not None
+        if scripts is None:
+            raise ConfigError(f"{shorten(str(path))} is not loaded, because the setting typescript is off")
         return _read_scripts([path], path.parent, queue_names, scripts)
     found, problems = _read_or_report(path, path.parent, queue_names, import_mode)
     sources = SourceHashes((path.parent, path.parent.parent)).compute(path) if found else ""

@@ -44,6 +44,8 @@ class DiscoveredHandler:
     definition: Definition
     sources: str = ""  # hash of the file and of the project's modules it imports, as they were loaded
 
+_MISSING_PACKAGE = re.compile(r"Cannot find package '((?:@[\w.-]+/)?[\w.-]+)'")
+
 
 @dataclass(frozen=True)
 class LoadProblem:
@@ -207,7 +209,9 @@ def _read_script(
 def _script_problem(item: ScriptDescription) -> LoadProblem:
     assert item.error is not None
     text = f"{item.error.name}: {item.error.message}"
-    message = f"the file cannot be imported: {text}; the other files are loaded"
+    package = _MISSING_PACKAGE.search(text)
+    hint = f"; install it in the project: npm install {package[1]}" if package else ""
+    message = f"the file cannot be imported: {text}{hint}; the other files are loaded"
     return LoadProblem("import_failed", message, item.file, item.error.line)
 
 

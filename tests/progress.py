@@ -1,5 +1,5 @@
-"""Progress of a long run: each minute one line with how far it is and what has been running longest; at the end, the files that
-took longest."""
+"""Progress of a long run: each minute one line with how far it is, what has been running longest and what has failed since the
+last line; at the end, the files that took longest."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Progress:
         self._start = now()
         self._running: dict[str, float] = {}
         self._per_file: Counter[str] = Counter()
+        self._failed: list[str] = []
         self._finished = 0
         self._total = 0
 
@@ -41,6 +42,9 @@ class Progress:
             self._finished += 1
             self._per_file[test.partition("::")[0]] += self._now() - began
 
+    def fail(self, test: str) -> None:
+        self._failed.append(test)
+
     def line(self) -> str:
         """Return one line for a person who wonders whether anything still happens."""
         now = self._now()
@@ -49,7 +53,9 @@ class Progress:
         # Another thread starts and ends tests meanwhile: a copy stands still.
         longest = sorted(dict(self._running).items(), key=lambda pair: pair[1])[:SHOWN_RUNNING]
         running = ", ".join(f"{test} ({now - began:.0f} s)" for test, began in longest) or "nothing"
-        return f"[{minutes}:{seconds:02}] {percent}%, {self._finished} of {self._total} tests; running: {running}"
+        text = f"[{minutes}:{seconds:02}] {percent}%, {self._finished} of {self._total} tests; running: {running}"
+        failed, self._failed = self._failed, []  # each is named once
+        return f"{text}; failed: {', '.join(failed)}" if failed else text
 
     def slowest_files(self) -> list[str]:
         """Return the files that took longest, all processes added up."""
@@ -93,6 +99,10 @@ class Reporter:
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         self.progress.end(nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.progress.fail(report.nodeid)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.progress.duration_s > INTERVAL_S:

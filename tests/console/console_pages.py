@@ -15,7 +15,12 @@ from browser import connect_browser
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / ".cache" / "screenshots"
-IN_DOCS = {"run-light-1440": "console-run.png"}
+IN_DOCS = {
+    "shop-light-1440": "console-run.png",
+    "letters-light-1440": "console-letters.png",
+    "entity-light-1440": "console-entity.png",
+    "approval-light-360": "console-approval.png",
+}
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 360, "height": 780}
 OpenConsole = Callable[..., AbstractAsyncContextManager[Page]]
 expect.set_options(timeout=15_000)
@@ -45,8 +50,8 @@ def is_problem(message: Any) -> bool:
 
 
 async def take_picture(page: Page, name: str) -> None:
-    """Keep a picture of the page as output of the tests. `PENSTOCK_PICTURES=1` also updates those of the docs."""
+    """Keep a picture of the page as output of the tests. `UPDATE_PICTURES=1` also updates those of the docs."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     await page.screenshot(path=PICTURES / f"{name}.png")
-    if os.environ.get("PENSTOCK_PICTURES") and name in IN_DOCS:
+    if os.environ.get("UPDATE_PICTURES") and name in IN_DOCS:
         shutil.copy(PICTURES / f"{name}.png", ROOT / "docs" / "images" / IN_DOCS[name])

@@ -82,6 +82,11 @@ async def test_dead_letters_by_group(open_console: OpenConsole) -> None:
         await until(all_failed)
         async with open_console(app) as page:
             await expect(page.get_by_test_id("letters")).to_have_text("3")
+            await page.get_by_test_id("nav-queues").click()
+            await page.get_by_role("link", name="mail", exact=True).click()
+            await page.get_by_role("tab", name="failed").click()
+            await page.get_by_test_id("job-row").first.get_by_role("link").click()
+            await expect(page.get_by_test_id("error")).to_contain_text("is not valid")
             await page.get_by_test_id("nav-letters").click()
             group = page.get_by_test_id("group")
             await expect(group).to_contain_text("3×")

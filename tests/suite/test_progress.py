@@ -34,6 +34,14 @@ def test_the_line_names_the_longest_running_tests() -> None:
     )
 
 
+def test_a_failure_is_named_once() -> None:
+    seen = Progress(ManualClock())
+    seen.fail("a.py::one")
+    seen.fail("b.py::two")
+    assert seen.line().endswith("running: nothing; failed: a.py::one, b.py::two")
+    assert seen.line().endswith("running: nothing")
+
+
 def test_the_slowest_files_come_first() -> None:
     now = ManualClock()
     seen = Progress(now)

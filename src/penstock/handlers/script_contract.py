@@ -27,9 +27,10 @@ def read_script(
     """Read what a worker file defines; None for a file without a handler."""
     if not found.has_handler:
         if found.has_config or found.queue is not None:
+            exported = "config" if found.has_config else "queue"
             raise DefinitionError(
-                f"this file exports {'config' if found.has_config else 'queue'!r} but no handler. Export a default function (input, ctx), or start the name "
-                "of the file with '_' if it is not a worker file",
+                f"this file exports {exported!r} but no handler. Export a default function (input, ctx), or start the "
+                "name of the file with '_' if it is not a worker file",
                 where=found.file,
             )
         return None

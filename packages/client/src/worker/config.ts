@@ -42,7 +42,7 @@ export interface FlowConfig {
   version?: number | string
   accepts?: string[]
   events?: Record<string, unknown>
-  startOn?: unknown
+  startOn?: string | SubscriptionConfig | (string | SubscriptionConfig)[]
   webhook?: unknown
   compensation?: unknown
   onChange?: 'continue' | 'fail' | 'drain' | (string & {})

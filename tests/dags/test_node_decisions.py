@@ -145,6 +145,10 @@ class Simulation:
 def test_a_random_dag_ends_as_a_sequential_interpreter_says(
     case: tuple[Dag, dict[str, Behaviour]], order: random.Random
 ) -> None:
+    check_random_dag(case, order)
+
+
+def check_random_dag(case: tuple[Dag, dict[str, Behaviour]], order: random.Random) -> None:
     dag, behaviours = case
     expected = interpret(dag, behaviours)
     simulation = Simulation(dag, behaviours, order)

@@ -6,6 +6,7 @@ the internal job that resolves the wait. A call of many children is one wait: ea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
@@ -69,10 +70,19 @@ class ChildOutcome(msgspec.Struct, omit_defaults=True):
         return unpack(bytes(self.result))
 
 
+_NESTED = re.compile(r"(?:run '[^']*' of flow '[^']*' failed: )+(?=run ')")
+
+
+def _shorten_nested(error: str) -> str:
+    """Leave out the runs between the one that was called and the one that failed, so that the reason stays."""
+    return _NESTED.sub("", error, count=1)
+
+
 def child_error(failure: ChildFailure) -> ChildFailed:
     """Build the exception of a failed child."""
     kind = ChildCancelled if failure.status == CANCELLED else ChildFailed
-    problem = kind(f"run {failure.run!r} of flow {failure.flow!r} {failure.status}: {failure.error}")
+    error = _shorten_nested(failure.error)
+    problem = kind(f"run {failure.run!r} of flow {failure.flow!r} {failure.status}: {error}")
     problem.failure = failure
     return problem
 

@@ -1,0 +1,97 @@
+"""Sub-workflows: depth, failures, pause, resume and cancel of the whole tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import DagBuilder, Fail
+from penstock import node as executor
+from penstock.core.errors import RunFailed
+from penstock.testing import until
+
+
+@executor("echo")
+async def echo(input: Any) -> Any:
+    return Fail("no", retry=False) if input == "bad" else input
+
+
+def single(id: str, type: str, config: Any = None, **options: Any) -> Any:
+    dag = DagBuilder(id)
+    dag.add("a", type, config=config, **options)
+    return dag.build()
+
+
+def call(id: str, child: str, **options: Any) -> Any:
+    return single(id, "sub-workflow", {"workflowId": child}, **options)
+
+
+async def test_a_dag_that_calls_itself_ends_at_the_depth_limit(app: Any) -> None:
+    async with app() as a, a.workers.background():
+        await a.dags.register(call("loop", "loop"))
+        with pytest.raises(RunFailed) as failure:
+            await (await a.dags.start("loop", key="r1")).result(timeout=60)
+        assert "the setting max_depth allows 10" in str(failure.value)
+        depth, id = 0, "r1"
+        while children := await a.runs.children(id):
+            (child,) = children
+            depth, id = depth + 1, child.id
+        assert depth == 10
+        assert (await a.runs.get(id)).steps["a"].error is not None
+
+
+async def test_a_failed_child_fails_its_node_or_is_kept(memory: Any) -> None:
+    async with memory(echo) as a, a.workers.background():
+        await a.dags.register(single("leaf", "echo"))
+        await a.dags.register(call("strict", "leaf"))
+        kept = DagBuilder("kept")
+        kept.add("a", "sub-workflow", config={"workflowId": "leaf"}, continue_on_fail=True)
+        kept.add("b", "echo", after="a")
+        await a.dags.register(kept.build())
+        with pytest.raises(RunFailed, match="failed in node 'a'"):
+            await (await a.dags.start("strict", "bad")).result(timeout=20)
+        result = await (await a.dags.start("kept", "bad")).result(timeout=20)
+        assert result["error"]["code"] == "child_failed"
+
+
+async def test_pause_resume_and_cancel_reach_the_whole_tree(app: Any) -> None:
+    async with app(echo) as a, a.workers.background():
+        leaf = DagBuilder("leaf")
+        leaf.add("wait", "wait", config={"event": "go"})
+        leaf.add("end", "echo", after="wait")
+        await a.dags.register(leaf.build())
+        await a.dags.register(call("middle", "leaf"))
+        root = DagBuilder("root")
+        for name in ("left", "right"):
+            root.add(name, "sub-workflow", config={"workflowId": "middle"})
+        await a.dags.register(root.build())
+
+        async def tree(id: str) -> Any:
+            middles = await a.runs.children(id)
+            leaves = [one for middle in middles for one in await a.runs.children(middle.id)]
+            waits = [wait for one in leaves for wait in await a.waits.list(run=one.id)]
+            return [*middles, *leaves] if len(waits) == 2 else None
+
+        async def statuses(id: str, *wanted: str) -> Any:
+            found = {(await a.runs.get(one.id)).status for one in await tree_of(id)}
+            return found if found <= set(wanted) else None
+
+        known: dict[str, Any] = {}
+
+        async def tree_of(id: str) -> Any:
+            return known[id]
+
+        for id in ("r1", "r2"):
+            await a.dags.start("root", 1, key=id)
+            known[id] = await until(lambda id=id: tree(id))
+            assert len(known[id]) == 4
+            assert await a.runs.pause(id)
+            await until(lambda id=id: statuses(id, "paused"))
+        await a.emit("go", 7)
+        assert {(await a.runs.get(one.id)).status for one in known["r1"]} == {"paused"}
+        assert await a.runs.resume("r1")
+        assert await a.runs.result("r1", timeout=20) == {"left": 7, "right": 7}
+        assert await a.runs.cancel("r2")
+        await until(lambda: statuses("r2", "cancelled"))
+        assert not await a.runs.cancel("r2")

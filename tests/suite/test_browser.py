@@ -1,4 +1,4 @@
-"""A machine without chromium: the tests of pages are skipped, and that is said where nobody overlooks it."""
+"""A machine without chromium: the tests of pages are skipped, and a message shows it where nobody overlooks it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_skipped_tests_are_counted() -> None:
     assert list(browser.describe_skipped(0)) == []
 
 
-def test_without_chromium_it_is_said_at_both_ends() -> None:
+def test_without_chromium_a_message_is_at_both_ends() -> None:
     test = "tests/console/test_places.py::test_two_runs_are_compared"
     env = {**os.environ, "PATH": "/nowhere"}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", test]

@@ -15,7 +15,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 ROOMS = TESTS.parent / "src" / "penstock"
 # What `later` may name, and the room that it gets: once that exists, its blocks must name their tests.
-MISSING = {"blobs": "blobs", "topics of entities": None}  # the second one gets no room of its own
+MISSING = {"blobs": "blobs"}
 
 # document | section | what the block shows | how it is proved: file::test, or later, shown or replaced with the reason
 BLOCKS = """
@@ -60,14 +60,14 @@ BLOCKS = """
 002 | 1 | BullMQEvent | entities/test_entities.py::test_an_event_moves_an_entity
 002 | 2 | BullMQConfig: connection | contracts/test_redis_connect.py::*
 002 | 2 | BullMQConfig: defaultJobOptions | spec/test_spec_workers.py::test_the_default_job_options_retry_after_30_and_60_seconds
-002 | 2 | BullMQConfig: events | later: topics of entities
-002 | 3 | WorkflowDefinition with bullmq | later: topics of entities
-002 | 4 | BullMQClient | later: topics of entities
+002 | 2 | BullMQConfig: events | messaging/test_messaging_definition.py::test_one_setting_chooses_the_bridge
+002 | 3 | WorkflowDefinition with bullmq | messaging/test_messaging_definition.py::test_one_setting_chooses_the_bridge
+002 | 4 | BullMQClient | messaging/test_spec_names.py::test_a_client_has_one_set_of_connections_and_makes_queues_when_they_are_used
 002 | 5 | produce | entities/test_entities.py::test_an_event_moves_an_entity
 002 | 5 | consume | entities/test_entities.py::test_concurrent_events_of_one_urn_are_applied_one_after_the_other
 002 | 5 | sendToDeadLetterQueue | spec/test_spec_workers.py::test_a_dead_letter_is_the_job_of_the_specification
-002 | 6 | initializeBullMQWorkers | later: topics of entities
-002 | 7 | WorkflowModule.register | later: topics of entities
+002 | 6 | initializeBullMQWorkers | messaging/test_spec_names.py::test_the_way_of_a_message
+002 | 7 | WorkflowModule.register | messaging/test_messaging_definition.py::test_one_setting_chooses_the_bridge
 002 | Data models | WorkflowJobData | entities/test_entities.py::test_an_event_moves_an_entity
 002 | Data models | DLQJobData | spec/test_spec_workers.py::test_a_dead_letter_is_the_job_of_the_specification
 002 | Data models | flow of a job | shown: a picture
@@ -75,9 +75,9 @@ BLOCKS = """
 002 | Errors | isHealthy | spec/test_spec_http.py::test_health_says_whether_the_store_answers
 002 | Testing | integration test with Redis | spec/test_spec_workers.py::test_a_dead_letter_is_the_job_of_the_specification
 002 | Migration | npm install | shown: a command of another language
-002 | Migration | definition for Kafka and for BullMQ | later: topics of entities
-002 | Migration | WorkflowModule.register for Kafka and for BullMQ | later: topics of entities
-002 | Migration | produce for Kafka and for BullMQ | later: topics of entities
+002 | Migration | definition for Kafka and for BullMQ | messaging/test_messaging_definition.py::test_one_setting_chooses_the_bridge
+002 | Migration | WorkflowModule.register for Kafka and for BullMQ | messaging/test_messaging_definition.py::test_one_setting_chooses_the_bridge
+002 | Migration | produce for Kafka and for BullMQ | messaging/test_spec_names.py::test_messages_that_are_sent_at_once_have_ids_of_their_own
 003 | 1 | architecture | shown: a picture
 003 | 2.1 | envelope | core/test_events.py::test_an_encoded_event
 003 | 2.2 | flow lifecycle | spec/test_spec_events.py::test_the_events_of_a_completed_run
@@ -158,8 +158,7 @@ def test_the_proof_of_a_block_exists(proof: str) -> None:
     word, colon, reason = proof.partition(": ")
     if colon and word in ("later", "shown", "replaced"):
         assert reason
-        room = MISSING[reason] if word == "later" else None
-        assert room is None or not (ROOMS / room).exists(), f"{reason} exist now: name the test"
+        assert word != "later" or not (ROOMS / MISSING[reason]).exists(), f"{reason} exist now: name the test"
         return
     file, _, name = proof.partition("::")
     tree = ast.parse((TESTS / file).read_text("utf-8"))

@@ -126,11 +126,14 @@ async def measure_rate(args: argparse.Namespace) -> None:
         for _ in range(clients):
             await ready.acquire()
         command = [sys.executable, "-m", "benchmarks.http_api", "--write", bench.url, "--events", str(events)]
+        before = read_cpu(bench.pid)
         writer = await asyncio.create_subprocess_exec(*command)
         await reading
         await writer.wait()
+        share = (read_cpu(bench.pid) - before) / (events / 1000)
     late = [one for times in seen for _, one in times]
     print(f"1000 events/s to {clients} clients: delivered after {describe(late)} (goal: p99 < 100 ms)")
+    print(f"the server used {share:.0%} of a core for it")
 
 
 async def measure_stalled(args: argparse.Namespace) -> None:

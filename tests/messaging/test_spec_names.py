@@ -282,6 +282,23 @@ async def test_the_way_of_a_message(system: Any) -> None:
         assert record["attemptsMade"] >= 1
 
 
+@pytest.mark.spec("002-8.8")
+async def test_the_depth_of_a_queue_says_when_to_add_workers(system: Any) -> None:
+    async def handle(message: Message) -> None: ...
+
+    async with system.make() as client:
+        assert await client.depth("billing") == 0
+        for n in range(7):
+            await client.produce("billing", "paid", {"urn": f"urn:order:{n}"})
+        assert await client.depth("billing") == 7
+        await client.consume("billing", handle, {"group": "g"} if isinstance(system, Topics) else {})
+
+        async def is_empty() -> bool:
+            return await client.depth("billing") == 0
+
+        await until(is_empty, TIMEOUT_S)
+
+
 @job(queue="sandbox", runner="process")
 def in_a_child(input: Any) -> Any:
     import os

@@ -44,6 +44,7 @@ def run(package: Path, *command: str) -> None:
     assert done.returncode == 0, f"{done.stdout[-6000:]}{done.stderr[-2000:]}"
 
 
+@pytest.mark.spec("000-16.14", "000-3.42")
 def test_the_types_are_correct(package: Path) -> None:
     run(package, "node_modules/typescript/bin/tsc")
 

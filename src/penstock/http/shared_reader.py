@@ -18,6 +18,7 @@ from ..app.app import App
 from ..core.events import Event, encode_event
 from ..core.ids import event_seq, parse_feed_cursor
 from ..core.outage_retry import OutageRetry
+from .deadline import Deadline
 
 KEEP_EVENTS = 2_000
 KEEP_BYTES = 4 * 2**20
@@ -106,24 +107,28 @@ class SharedReader:
     async def follow(self, after: str, heartbeat_s: float | None = None) -> AsyncGenerator[Batch | None]:
         """Yield the events after a cursor, in batches, then live ones; and None when none came for a while."""
         cursor, position = after, self._locate(after)
-        while not self._task.done():
-            changed = self._changed
-            if position < self._first:
-                batch = await self._read_page(cursor)
-                if not batch:  # what was between is trimmed
-                    position = self._first
+        idle = Deadline()
+        try:
+            while not self._task.done():
+                changed = self._changed
+                if position < self._first:
+                    batch = await self._read_page(cursor)
+                    if not batch:  # what was between is trimmed
+                        position = self._first
+                        continue
+                else:
+                    batch = self._kept_after(position)
+                if batch:
+                    yield batch
+                    cursor, position = batch[-1].cursor, batch[-1].position
                     continue
-            else:
-                batch = self._kept_after(position)
-            if batch:
-                yield batch
-                cursor, position = batch[-1].cursor, batch[-1].position
-                continue
-            try:
-                async with asyncio.timeout(heartbeat_s):
-                    await changed.wait()
-            except TimeoutError:
-                yield None
+                try:
+                    with idle.within(heartbeat_s):
+                        await changed.wait()
+                except TimeoutError:
+                    yield None
+        finally:
+            idle.close()
 
     def _kept_after(self, position: Position) -> Batch:
         count = bisect.bisect_right(self._positions, position)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from .admission import Admission
+from .deadline import Deadline
 from .endpoints import Call
 from .event_filter import EventFilter
 from .protocol import DROP
@@ -116,8 +117,10 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": close, "more_body": False})
 
     async def _send_all(self, send: Send, drop: Drop | None) -> None:
+        stall = Deadline()
+
         async def write(data: bytes) -> None:
-            async with asyncio.timeout(STALL_TIMEOUT_S):
+            with stall.within(STALL_TIMEOUT_S):
                 await send({"type": "http.response.body", "body": data, "more_body": True})
 
         try:
@@ -136,6 +139,8 @@ class EventStream(Response):
             if drop is not None:
                 drop(named_frame("close", {"reason": STALL_REASON}))
             return
+        finally:
+            stall.close()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _encode(self, batch: Batch | None) -> list[bytes]:

@@ -178,6 +178,17 @@ class BullMQ:
             return False
         return True
 
+    async def depth(self, queue: str) -> int:
+        """Return how many jobs of a queue wait for a worker.
+
+        Args:
+            queue: The queue.
+        """
+        store = self._require_store()
+        key = f"{store.queue_prefix}:{queue}"
+        lists = [await store.client.call("LLEN", f"{key}:{name}") for name in ("wait", "paused")]
+        return int(sum(lists) + await store.client.call("ZCARD", f"{key}:prioritized"))
+
     # Messages
 
     async def produce(

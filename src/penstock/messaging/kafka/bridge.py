@@ -22,7 +22,7 @@ from ..failures import DEFAULT_RETRY, DeadLetters
 from ..options import read_dead_letters
 from ..services import Consumption, Loop, run_loops
 from ..targets import Routes, Targets, check_entity_data, resolve_routes
-from .clients import ID_HEADER, NAME_HEADER, Producer, read_address
+from .clients import ID_HEADER, NAME_HEADER, Producer, lag_of, read_address
 from .consumer import TopicConsumer
 from .partition import Partition, TopicOptions, make_position
 
@@ -47,6 +47,8 @@ class Kafka:
         start: Where a group that has committed nothing starts: `"earliest"` or `"latest"`.
         sasl: `{"mechanism": "SCRAM-SHA-512", "username": …, "password": …}`; the default mechanism is PLAIN.
         tls: True, or the files `{"ca": …, "cert": …, "key": …}`.
+        session_timeout: How long the group waits for a process that shows no sign of life, before others take its
+            partitions.
         grace: How long messages in hand may take when the bridge stops.
     """
 
@@ -64,9 +66,11 @@ class Kafka:
         start: Literal["earliest", "latest"] = "earliest",
         sasl: Mapping[str, str] | None = None,
         tls: bool | Mapping[str, str] = False,
+        session_timeout: Duration = "10s",
         grace: Duration = "10s",
     ) -> None:
-        self._address = read_address(brokers, client_id, sasl, tls)
+        address = read_address(brokers, client_id, sasl, tls)
+        self._address = msgspec.structs.replace(address, session_ms=to_ms(session_timeout))
         self._consume = dict(consume or {})
         self._produce = dict(produce or {})
         self._options = TopicOptions(group or client_id, RetryPolicy.parse(retry), read_dead_letters(dead_letters))
@@ -132,6 +136,14 @@ class Kafka:
             log.warning("Kafka does not answer: %s", problem)
             return False
         return True
+
+    async def depth(self, queue: str) -> int:
+        """Return how many messages of a topic the group has not consumed yet.
+
+        Args:
+            queue: The topic.
+        """
+        return await lag_of(self._address, self._options.group, queue)
 
     # Messages
 

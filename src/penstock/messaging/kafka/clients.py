@@ -30,6 +30,7 @@ class KafkaAddress(msgspec.Struct, frozen=True):
     brokers: str
     client_id: str
     options: Mapping[str, Any] = {}  # of SASL and TLS
+    session_ms: int = 10_000  # a member of a group without a sign of life for this long loses its partitions
 
     def __str__(self) -> str:
         """Return the brokers for a message, without the password."""
@@ -139,8 +140,8 @@ def make_consumer(address: KafkaAddress, group: str | None, start: str) -> AIOKa
         auto_offset_reset=start,
         isolation_level="read_committed",
         max_poll_records=MAX_RECORDS,
-        session_timeout_ms=10_000,
-        heartbeat_interval_ms=1_000,
+        session_timeout_ms=address.session_ms,
+        heartbeat_interval_ms=min(1_000, address.session_ms // 10),
         metadata_max_age_ms=10_000,
     )
 
@@ -162,6 +163,25 @@ async def end_of(address: KafkaAddress, topic: str, partition: int) -> int:
     place = TopicPartition(topic, partition)
     async with reading(address, place) as client:
         return int((await client.end_offsets([place]))[place])
+
+
+async def lag_of(address: KafkaAddress, group: str, topic: str) -> int:
+    """Return how many records of a topic a group has not consumed."""
+    client = make_consumer(address, group, "earliest")
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await client.start()
+            # Topics that nobody has asked for yet are not in the metadata.
+            await client._client.add_topic(topic)
+            places = [TopicPartition(topic, n) for n in client.partitions_for_topic(topic) or ()]
+            client.assign(places)
+            starts, ends = await client.beginning_offsets(places), await client.end_offsets(places)
+            done = {place: await client.committed(place) for place in places}
+    except OUTAGES as problem:
+        raise BrokerUnavailable(f"{address} does not answer ({problem or type(problem).__name__})") from problem
+    finally:
+        await client.stop()
+    return sum(ends[place] - (done[place] if done[place] is not None else starts[place]) for place in places)
 
 
 async def has_record(address: KafkaAddress, topic: str, partition: int, start: int, id: str) -> bool:

@@ -1,6 +1,6 @@
 """Fixtures for all tests: Apps on every store, and a clock that moves only when a test moves it.
 
-Add a new store to store_urls.py and STORES, and to SHARED if several Apps can open it.
+Add a new store to STORES and to store_urls.py, there to SHARED, too, if several Apps can open it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ from penstock.testing import TestApp
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 from penstock.worker import polling
-from store_urls import STORE_URLS
+from store_urls import SHARED, STORE_URLS
 
 pytest_plugins = ("xdist_groups", "progress", "coverage_lock", "browser")
 
 # What one App does is the same in memory and in a file: one set of statements. The file has its contracts, the tests of
 # several Apps and processes, and the fault suites.
 STORES = ("memory", "postgres", "redis")
-SHARED = ("file", "postgres", "redis")
 
 TEST_TIMEOUT_S = 20  # a wait in a test gives up after this
 

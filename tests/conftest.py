@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 import postgres_server
 from installs import CACHE
@@ -116,6 +118,9 @@ def apps_at(url: str) -> Callable[..., AppHarness]:
 
 
 def pytest_configure() -> None:
+    # A busy machine is slow in generating values and in running an example: neither is a failure.
+    hypothesis_settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    hypothesis_settings.load_profile("suite")
     # What Penstock installs for Node goes to the clone's cache; pip keeps its own.
     os.environ.setdefault("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
     os.environ.setdefault("XDG_CACHE_HOME", str(CACHE / "xdg"))

@@ -12,6 +12,7 @@ from penstock import Context, Rejected, RetryPolicy, States, Transition, entity,
 from penstock.app import entity_results
 from penstock.core.errors import BadArgument, EntityFailed, EntityRefused, SchemaViolation, UnknownEntity
 from penstock.core.retry import Backoff
+from penstock.entities import commands
 from penstock.testing import until
 
 AT_ONCE = RetryPolicy(3, Backoff("fixed", 1, jitter=False))
@@ -339,3 +340,24 @@ async def test_the_record_of_an_entity_does_not_grow_with_its_events(memory: Any
             sizes.append(len((await app.store.run("order-1")).record))
             assert await app.store.states("run/order-1/") == []
         assert sizes[1] - sizes[0] <= 10, "its numbers have more digits, and that is all"
+
+
+async def test_without_the_mailbox_events_are_lost(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant of the test of concurrent events: each event gets a job at once."""
+    real = commands.on_emit
+
+    def on_emit(record: Any, *args: Any, **options: Any) -> Any:
+        record.current = None
+        return real(record, *args, **options)
+
+    monkeypatch.setattr(commands, "on_emit", on_emit)
+    async with memory(OrderMachine) as app:
+        for _ in range(20):
+            await app.entities.emit("order-1", "count")
+
+        async def is_idle() -> bool:
+            return not any(one.counts.get(state) for one in await app.store.queues() for state in ("waiting", "active"))
+
+        async with app.workers.background():
+            await until(is_idle, TEST_TIMEOUT_S)
+        assert (await app.entities.get("order-1")).data["count"] < 20

@@ -48,6 +48,7 @@ class SettingOptions(TypedDict, total=False):
     unknown_fields: Literal["refuse", "ignore"] | None
     node: str | None
     node_memory: int | None
+    typescript: Literal["on", "off"] | None
     node_threads: int | None
     queues: Names | None
     stream_types: Names | None
@@ -103,6 +104,7 @@ class Settings:
     unknown_fields: Literal["refuse", "ignore"] = "refuse"
     node: str = ""
     node_memory: int = 0
+    typescript: Literal["on", "off"] = "on"
     node_threads: int = 0
     queues: tuple[str, ...] = ()
     stream_types: tuple[str, ...] = ()
@@ -262,6 +264,7 @@ _CHOICES = {
     "import_mode": ("file", "module"),
     "unknown_fields": ("refuse", "ignore"),
     "state_events": ("on", "off"),
+    "typescript": ("on", "off"),
     "log": ("debug", "info", "warning", "error"),
     "log_format": ("pretty", "json"),
 }

@@ -17,7 +17,10 @@ from penstock.telemetry.logging import LOGGER, restore_loggers
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")])
-REDUCERS = ROOT / "docs" / "howto" / "look-ups.md"  # examples of a reducer and of a projection
+PROVES = {
+    ROOT / "docs" / "howto" / "look-ups.md": "000-19.5",  # examples of a reducer and of a projection
+    ROOT / "docs" / "howto" / "typescript.md": "000-19.6",  # one flow in both languages, with a mapping and a key
+}
 TUTORIAL = ROOT / "docs" / "tutorial.md"  # two terminals and a kill: test_tutorial plays it
 
 
@@ -40,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=[pytest.mark.spec("000-19.5")] if page == REDUCERS else [])
+        pytest.param(page, marks=[pytest.mark.spec(PROVES[page])] if page in PROVES else [])
         for page in PAGES
         if page != TUTORIAL
     ],

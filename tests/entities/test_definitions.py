@@ -89,6 +89,15 @@ def test_a_hook_with_a_bad_signature_or_name_is_refused() -> None:
             states = STATES
 
 
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("transitons", "transitions"), ("fallbak", "fallback"), ("mesaging", "messaging")]
+)
+def test_a_misspelled_member_is_refused(wrong: str, right: str) -> None:
+    cls = type("X", (), {"states": STATES, "transitions": GO, wrong: GO})
+    with pytest.raises(DefinitionError, match=f"has a member '{wrong}', which means nothing; did you mean '{right}'"):
+        entity("x")(cls)
+
+
 def test_two_definitions_of_one_name_are_reported(memory: Any) -> None:
     @entity("x")
     class One:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from penstock import Context, Rejected, RetryPolicy, States, Transition, entity, on_event, on_status_changed
+from penstock.app import entity_results
 from penstock.core.errors import BadArgument, EntityFailed, EntityRefused, SchemaViolation, UnknownEntity
 from penstock.core.retry import Backoff
+from penstock.entities import commands
 from penstock.testing import until
 
 AT_ONCE = RetryPolicy(3, Backoff("fixed", 1, jitter=False))
@@ -311,3 +313,51 @@ async def test_an_entity_as_it_was(app: Any) -> None:
         assert (then.status, then.data["count"]) == ("processing", 1)
         assert (await app.entities.get("order-1")).status == "done"
         assert [one.event for one in await app.entities.history("order-1", limit=2)] == ["finish", "count"]
+
+
+async def test_a_result_that_a_reader_has_forgotten_is_read_again(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entity_results, "MAX_ENDED", 3)
+    async with memory(OrderMachine) as app, app.workers.background():
+        never = asyncio.create_task((await app.entities.emit("order-1", "count", delay="1h")).result())
+        emitted = [await app.entities.emit("order-1", "count") for _ in range(20)]
+        held = asyncio.create_task(app.entities._results.wait("nq:entity:order-1", 1_000, emitted[0].cursor))
+        await emitted[-1].result(timeout=TEST_TIMEOUT_S)
+        [reader] = app.entities._results._readers.values()
+        await until(lambda: len(reader.ended) == 3 and 20 in reader.ended, TEST_TIMEOUT_S)
+        done = [await one.result(timeout=TEST_TIMEOUT_S) for one in emitted]
+        assert [one.n for one in done] == list(range(1, 21))
+        for task in (never, held):
+            task.cancel()
+        await asyncio.gather(never, held, return_exceptions=True)
+
+
+async def test_the_record_of_an_entity_does_not_grow_with_its_events(memory: Any) -> None:
+    async with memory(OrderMachine) as app, app.workers.background():
+        sizes = []
+        for events in (20, 300):
+            emitted = [await app.entities.emit("order-1", "count") for _ in range(events)]
+            await emitted[-1].result(timeout=TEST_TIMEOUT_S)
+            sizes.append(len((await app.store.run("order-1")).record))
+            assert await app.store.states("run/order-1/") == []
+        assert sizes[1] - sizes[0] <= 10, "its numbers have more digits, and that is all"
+
+
+async def test_without_the_mailbox_events_are_lost(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant of the test of concurrent events: each event gets a job at once."""
+    real = commands.on_emit
+
+    def on_emit(record: Any, *args: Any, **options: Any) -> Any:
+        record.current = None
+        return real(record, *args, **options)
+
+    monkeypatch.setattr(commands, "on_emit", on_emit)
+    async with memory(OrderMachine) as app:
+        for _ in range(20):
+            await app.entities.emit("order-1", "count")
+
+        async def is_idle() -> bool:
+            return not any(one.counts.get(state) for one in await app.store.queues() for state in ("waiting", "active"))
+
+        async with app.workers.background():
+            await until(is_idle, TEST_TIMEOUT_S)
+        assert (await app.entities.get("order-1")).data["count"] < 20

@@ -13,7 +13,7 @@ from penstock.testing import TestApp
 PIPELINE = Path(__file__).parents[2] / "examples" / "image-pipeline"
 
 
-@pytest.mark.spec("000-8.6", "000-5.6")
+@pytest.mark.spec("000-8.18", "000-8.6", "000-5.6")
 async def test_a_picture_passes_both_languages(url: str, tmp_path: Path) -> None:
     workers = shutil.copytree(PIPELINE / "workers", tmp_path / "workers")
     picture = tmp_path / "tree.ppm"

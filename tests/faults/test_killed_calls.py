@@ -45,7 +45,7 @@ async def test_kills_catch(name: str, store_file: Backend, tmp_path: Path, show:
         folder = tmp_path / str(attempt)
         folder.mkdir()
         report = await kill_calling_workers(
-            store_file, folder, runs=18, kills=6, seed=11 + attempt, mutant=name, timeout=4
+            store_file, folder, runs=18, kills=6, seed=11 + attempt, mutant=name, timeout=10
         )
         found = [problem for problem in report.problems if re.search(CAUGHT[name], problem)]
         if found:

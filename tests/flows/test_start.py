@@ -80,13 +80,21 @@ async def test_auto_keys_depend_on_input_and_flow(memory: Any) -> None:
     @flow("named", key=lambda order: f"order-{order['id']}")
     async def named() -> None: ...
 
-    async with memory(begin, other(), named) as a:
+    @flow("placed", key="order.id")
+    async def placed() -> None: ...
+
+    async with memory(begin, other(), named, placed) as a:
         first = await a.start("left", {"a": 1, "b": [1, 2]})
         assert await a.start("left", {"b": [1, 2], "a": 1}) == first
         assert await a.start("left", {"b": [2, 1], "a": 1}) != first
         assert await a.start("right", {"a": 1, "b": [1, 2]}) != first
         assert await a.start("named", {"id": 5}) == "order-5"
         assert await a.start("named", {"id": 5}, key="mine") == "mine"
+        assert await a.start("placed", {"order": {"id": "o-5"}}) == "o-5"
+        assert await a.start("placed", {"order": {"id": 5}}) == "placed-5"
+        for wrong in ({"order": {}}, {"order": 5}, None, {"order": {"id": True}}):
+            with pytest.raises(BadArgument, match=r"the value at 'order\.id', the key of placed"):
+                await a.start("placed", wrong)
 
 
 @pytest.mark.parametrize("key", ["a:b", "with space", "123", "ü", "x" * 201, "a/b"])

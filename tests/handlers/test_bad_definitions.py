@@ -79,7 +79,7 @@ DECORATED = {
     "attempts": ('@job(retry=RetryPolicy(attempts="x"))', "retry.attempts must be a whole number of at least 1"),
     "dead_letter_queue": ('@job(queue="dl", dead_letter_queue=7)', "dead_letter_queue must be a string, got 7"),
     "idempotency_key": ('@flow("f", key=5)', 'key must be "auto"'),
-    "a key's path": ('@job(key="order.id")', 'key must be "auto"'),
+    "an empty key": ('@job(key="")', 'key must be "auto"'),
     "rate_key": ('@job(rate_limit="5/1s", rate_key=5)', "rate_key must be a path in the input"),
     "max": (
         '@job(rate_limit={"max": "5", "duration": "1s"})',
@@ -142,7 +142,7 @@ CONFIGS = {
     "a flow's id": ("{'flow': {'id': 3, 'triggers': 'a'}}", "invalid flow name 3; use letters, digits"),
     "a main flow's id": ("{'flow': {'id': 3, 'role': 'main'}}", "invalid flow name 3; use letters, digits"),
     "timeoutMs without end": ("{'timeoutMs': 10**400}", "36525d"),
-    "a list": ("['queue']", "config must be a mapping with keys such as call_concurrency, concurrency"),
+    "a list": ("['queue']", "config must be a mapping with keys such as breaker, call_concurrency"),
 }
 
 

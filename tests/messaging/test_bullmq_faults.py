@@ -11,8 +11,9 @@ import pytest
 import redis_server
 from penstock import App
 from penstock.app.bridges import AppBridgeHost
+from penstock.core.ids import new_token
 from penstock.handlers.decorators import job
-from penstock.messaging.bullmq import AddJob, BullMQ
+from penstock.messaging.bullmq import AddJob, BullMQ, consumer
 from penstock.ports.unit import JobState
 from penstock.testing.until import until
 from redis_server import Server
@@ -53,8 +54,9 @@ async def test_a_redis_that_goes_away_and_comes_back_loses_nothing(tmp_path: Pat
         server.stop()
 
 
-async def test_a_job_that_is_delivered_again_has_one_effect() -> None:
-    """The first bridge stops after the effect and before the end of the job: a second one gets the job again."""
+async def deliver_twice() -> tuple[int, int]:
+    """The first bridge stops after the effect and before the end of the job: a second one gets the job again. Return the
+    number of effects, and of keys."""
     url, deliveries = redis_server.url(), []
 
     class StoppedHost(AppBridgeHost):
@@ -75,5 +77,14 @@ async def test_a_job_that_is_delivered_again_has_one_effect() -> None:
             running.cancel()
             await asyncio.wait((running,))
             await bridge.close()
-        assert len(await app.store.jobs("mail", JobState.WAITING)) == 1
-    assert len(set(deliveries)) == 1
+        return len(await app.store.jobs("mail", JobState.WAITING)), len(set(deliveries))
+
+
+async def test_a_job_that_is_delivered_again_has_one_effect() -> None:
+    assert await deliver_twice() == (1, 1)
+
+
+async def test_with_a_key_for_each_delivery_it_has_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant of the test above."""
+    monkeypatch.setattr(consumer, "name_effect", lambda *_: new_token())
+    assert await deliver_twice() == (2, 2)

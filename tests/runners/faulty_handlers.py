@@ -149,6 +149,11 @@ def sleeps(input: Any) -> None:
         mark(input, "stopped")
 
 
+@job(queue="no-timeout", runner="process")
+def no_timeout(input: Any) -> None:
+    time.sleep(60)
+
+
 @job(queue="blocks-loop", runner="process", timeout="300ms")
 async def blocks_loop(input: Any) -> None:
     try:
@@ -182,5 +187,5 @@ def environment(input: Any) -> Any:
 
 HANDLERS = [
     *(fine, dies, always_dies, garbage, endless_line, closes, ignores_term, swallows, holds_gil, forks, leaks, prints),
-    *(forges, spins, sleeps, blocks_loop, burns, opens_files, environment),
+    *(forges, no_timeout, spins, sleeps, blocks_loop, burns, opens_files, environment),
 ]

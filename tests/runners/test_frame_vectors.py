@@ -84,7 +84,7 @@ def host() -> Iterator[HostProcess]:
     host.close()
 
 
-@pytest.mark.spec("000-6.6", "000-6.13", "000-6.14", "000-6.15")
+@pytest.mark.spec("000-15.7", "000-6.6", "000-6.13", "000-6.14", "000-6.15")
 @pytest.mark.parametrize("prefix", ["", "sync-"], ids=["async", "def"])
 @pytest.mark.parametrize("vector", VECTORS["conversations"], ids=lambda one: one["name"])
 def test_conversation(host: HostProcess, vector: dict[str, Any], prefix: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from inspected_handlers import HANDLERS, streams
 
+from node_programs import node
 from penstock import App, SyncApp
 from penstock.app import inspections
 from penstock.cli import main
@@ -114,6 +115,42 @@ async def test_execute_runs_a_handler_now_and_yields_its_frames(url: str) -> Non
         assert found[-1][1]["result"] == 42
         assert (await app.jobs.get(other)).state.value == "waiting"
         assert not app.workers.is_running
+
+
+STREAMS_TS = """
+export const queue = 'streams-node'
+export default async (input: { n: number }, ctx: any) => {
+  ctx.log('working', { n: input.n })
+  ctx.emit({ type: 'progress', data: 50 })
+  ctx.partial('half')
+  return input.n * 2
+}
+"""
+STREAMS_PY = """
+from penstock import job
+
+@job(queue="streams-process", runner="process")
+def streams(input, ctx):
+    ctx.log("working", n=input["n"])
+    ctx.progress(50)
+    ctx.partial("half")
+    return input["n"] * 2
+"""
+
+
+@pytest.mark.spec("000-6.3", "000-16.10", "000-16.9")
+@pytest.mark.parametrize("queue", ["streams-process", "streams-node"])
+async def test_frames_of_other_processes_are_streamed(tmp_path: Path, queue: str) -> None:
+    """What a child process or Node sends arrives as the events that every live stream has."""
+    (tmp_path / "jobs.py").write_text(STREAMS_PY)
+    (tmp_path / "jobs.ts").write_text(STREAMS_TS)
+    async with App(":memory:", str(tmp_path), node=node(), process_pool=1) as app:
+        found = await frames_of(app.execute(queue, {"n": 21}))
+        assert [event for event, _ in found] == ["added", "started", "log", "progress", "partial", "completed"]
+        assert (found[2][1]["msg"], found[2][1]["fields"]) == ("working", {"n": 21})
+        assert (found[4][1], found[5][1]["result"]) == ({"chunk": "half"}, 42)
+        live = [event.kind for event in await app.events.read_all(f"nq:queue:{queue}")]
+        assert {"log", "job.progress", "job.partial"} <= set(live)
 
 
 async def test_execute_has_a_timeout(url: str) -> None:

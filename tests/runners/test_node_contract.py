@@ -28,6 +28,7 @@ async def host() -> AsyncIterator[SharedRunner]:
     await shared.inner.close()
 
 
+@pytest.mark.spec("000-16.11")
 class NodeContract(CrashCases, RunnerContract):
     """The contract on one warm host."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from node_programs import node
-from penstock.core.errors import NodeMissing, RunnerLost
+from penstock.core.errors import ConfigError, NodeMissing, RunnerLost
 from penstock.runners.node.program import find_node
 from penstock.testing import TestApp, until
 
@@ -48,6 +48,7 @@ async def last_error(app: TestApp, run: Any) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.spec("000-6.5")
 async def test_a_crash_in_a_step_is_retried_in_a_new_host(folder: Files) -> None:
     crash = worker("crash", "if (ctx.attempt === 1) process.exit(3); return ctx.attempt", f"retry: {FIXED}")
     async with TestApp(dir=folder(crash_mjs=crash), node=node()) as app:
@@ -75,7 +76,7 @@ async def test_a_blocked_loop_is_killed_after_a_timeout(folder: Files) -> None:
 PLACE = "import { isMainThread, threadId } from 'node:worker_threads'\n"
 
 
-@pytest.mark.spec("000-3.25", "004-1.5", "004-3.3", "004-6.1", "004-6.2")
+@pytest.mark.spec("000-3.25", "000-6.4", "004-1.5", "004-3.3", "004-6.1", "004-6.2")
 async def test_a_file_chooses_a_worker_thread(folder: Files) -> None:
     """By default handlers share the main thread; with the setting, those on it say so."""
     files = folder(
@@ -172,6 +173,19 @@ async def test_without_node_python_handlers_work(folder: Files, tmp_path: Path, 
         (problem,) = app.registry.problems
         assert (problem.code, "penstock[node]" in problem.message) == (NodeMissing.code, True)
         assert (await app.run_flow("py")).result == 1
+
+
+@pytest.mark.spec("000-3.24")
+async def test_typescript_can_be_off(folder: Files, tmp_path: Path) -> None:
+    """The files are not even reported: Node need not exist."""
+    files = folder(job_py="def handle(input):\n    return 1\n", ts_ts=worker("ts", "return 2"))
+    async with TestApp(dir=files, node=str(tmp_path / "no-node"), typescript="off") as app:
+        assert app.registry.problems == ()
+        assert await app.run_job("job") == 1
+        with pytest.raises(ConfigError, match="the setting typescript is off"):
+            app.register(files / "ts.ts")
+    async with TestApp(dir=files, node=node()) as app:
+        assert (await app.run_flow("ts")).result == 2
 
 
 def test_node_that_is_too_old_is_named(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def write(root: Path, **files: str) -> Path:
     return root / "workers"
 
 
-@pytest.mark.spec("000-1.1", "000-2.3", "000-3.2", "000-5.1", "000-5.8")
+@pytest.mark.spec("000-16.11", "000-1.1", "000-2.3", "000-3.2", "000-5.1", "000-5.8")
 async def test_every_kind_of_file(tmp_path: Path, shared: SharedRunner) -> None:
     """ESM and CommonJS, with and without a package.json, beside Python; files with `_` and declarations do not count."""
     folder = write(
@@ -255,6 +255,27 @@ async def test_a_function_that_every_process_would_call_is_refused(tmp_path: Pat
     app = TestApp(dir=write(tmp_path, workers__keyed_ts=text), node=node())
     (problem,) = app.registry.problems
     assert (problem.code, f"config.{option} is a function" in problem.message) == ("script_function", True)
+
+
+@pytest.mark.spec("000-3.42")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("export const config = { retryPolcy: { attempts: 3 } }\n" + JOB.format(1), "did you mean 'retryPolicy'?"),
+        ("export const config = { timeout: '5 parsecs' }\n" + JOB.format(1), ".ts:1: timeout: invalid duration"),
+        ("export const queue = 'f'\nexport async function handler() {}\n", "exports 'queue' but no handler"),
+        ("import { z } from 'zodd'\n" + JOB.format(1), "npm install zodd"),
+        ("export default async (input: { x: number) => 1\n", "SyntaxError: "),
+        ("export const config = 7\n" + JOB.format(1), "config must be an object, got number"),
+    ],
+    ids=["key", "value", "handler", "package", "syntax", "config"],
+)
+async def test_a_mistake_in_a_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    app = TestApp(dir=write(tmp_path, workers__wrong_ts=text), node=node())
+    (problem,) = app.registry.problems
+    assert message in str(problem)
+    assert str(problem).startswith(str(tmp_path / "workers" / "wrong.ts"))
+    assert "\n" not in str(problem)
 
 
 async def test_a_when_that_raises_fails_the_step_once(tmp_path: Path, shared: SharedRunner) -> None:

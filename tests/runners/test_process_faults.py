@@ -142,6 +142,14 @@ async def test_cpu_time_and_files_are_limited(app: Callable[..., TestApp]) -> No
         assert "SIGXCPU" in failed["error"]
 
 
+@pytest.mark.spec("000-3.32")
+async def test_the_timeout_of_handlers_without_one(app: Callable[..., TestApp]) -> None:
+    async with app(process_timeout="300ms") as one:
+        assert await one.run_job("fine")
+        with pytest.raises(RunFailed, match=r"longer than its timeout of 0\.3 s"):
+            await one.run_job("no-timeout")
+
+
 @pytest.mark.spec("000-3.29", "000-3.30", "000-3.34")
 async def test_the_environment_is_an_allow_list(app: Callable[..., TestApp], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_PASSWORD", "secret")

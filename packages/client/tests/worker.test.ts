@@ -11,8 +11,13 @@ it('returns a config as it is', () => {
     flow: { id: 'order', role: 'main', step: 'send', emits: ['mail.sent'], subscriptions: [{ kind: 'a.b', when: (event) => event.data.n > 1 }] },
     retryPolicy: { attempts: 3, backoff: { type: 'fixed', delayMs: 10 } },
     timeout: 5000,
-    idempotencyKey: (input: { id: string }) => input.id,
+    idempotencyKey: 'order.id',
+    useWorkerThreads: true,
   })
+  // @ts-expect-error every process that starts work needs the key, also one without Node
+  defineQueueConfig({ idempotencyKey: (input: { id: string }) => input.id })
+  // @ts-expect-error no such option
+  defineQueueConfig({ retryPolcy: { attempts: 3 } })
   expect(config.queue).toBe('mail')
   expect(defineFunctionConfig(config)).toBe(config)
   expectTypeOf(config.timeout).toEqualTypeOf<QueueConfig['timeout']>()

@@ -597,7 +597,8 @@ class App:
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, has_dir: bool) -> Registry:
         cache = Path(self.settings.dir).resolve().parent / ".penstock" / "node"
         self._node = NodeFiles(HostOptions.read(self.settings), cache)
-        self._scripts = Scripts(self._node.describe, self._node.evaluate)
+        has_scripts = self.settings.typescript == "on"
+        self._scripts = Scripts(self._node.describe, self._node.evaluate) if has_scripts else None
         self._functions = read_functions(check_list(handlers, "handlers")) if handlers is not None else []
         self._has_dir = has_dir or (handlers is None and os.path.isdir(self.settings.dir))
         self._files: list[Path] = []  # registered one by one

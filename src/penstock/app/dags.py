@@ -11,7 +11,7 @@ import msgspec
 
 from ..core.argument_checks import check_arguments, check_count, check_optional_text, check_tags, resolve_due
 from ..core.durations import Duration
-from ..core.errors import DagInvalid
+from ..core.errors import DagInvalid, UnknownDag
 from ..core.ids import check_id, uuid7
 from ..core.near_match import did_you_mean
 from ..core.options import check_priority
@@ -91,8 +91,7 @@ class Dags:
             id: The dag's id.
             version: Which version. Default: the newest.
         """
-        summary = await self._catalog.get(id)
-        return (await self._catalog.plan(id, summary.latest if version is None else version)).dag
+        return await self._version(id, version)
 
     async def describe(self, id: str) -> DagSummary:
         """Return a dag's title, whether it is active, and its versions. Raise UnknownDag if it is not registered.
@@ -142,7 +141,7 @@ class Dags:
             run: The run's id.
         """
         record = decode_record((await self._engine.commands.row(run)).record, run)
-        return await self._version(record.dag, record.version), record.version
+        return (await self._catalog.plan(record.dag, record.version)).dag, record.version
 
     async def deactivate(self, id: str) -> bool:
         """Deactivate a dag: no more runs of it start, and its triggers are removed; runs that have started go on.
@@ -227,8 +226,12 @@ class Dags:
         """
         return await self._engine.breakers.reset(type, key)
 
-    async def _version(self, id: str, version: int) -> Dag:
-        return (await self._catalog.plan(id, version)).dag
+    async def _version(self, id: str, version: int | None) -> Dag:
+        summary = await self._catalog.get(id)
+        known = [one.version for one in summary.versions]
+        if version is not None and version not in known:
+            raise UnknownDag(f"dag {id!r} has no version {version}; its versions: {', '.join(map(str, known))}")
+        return (await self._catalog.plan(id, summary.latest if version is None else version)).dag
 
     def _check_types(self, dag: Dag) -> dict[str, str]:
         """Return the queue of each type. Raise DagInvalid for types without an executor, and for configs that do not

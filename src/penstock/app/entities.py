@@ -219,7 +219,7 @@ class Entities:
 
         Args:
             urn: The entity's urn, or its id.
-            limit: Maximum number of entries.
+            limit: Maximum number of entries, up to 1,000. The stream has all of them.
         """
         check_count(limit)
         return (await self.get(urn)).history[::-1][:limit]

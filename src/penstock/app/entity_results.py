@@ -9,6 +9,7 @@ from ..core.events import Event
 from ..core.ids import event_seq
 from ..ports.store import EventLog
 
+MAX_ENDED = 10_000  # ends that a reader remembers for those that ask later
 ENDS = ("entity.transitioned", "entity.kept", "entity.refused", "entity.failed")
 
 
@@ -20,6 +21,13 @@ class _Reader:
         self.waiting: dict[int, list[asyncio.Future[Event]]] = {}
         self.ended: dict[int, Event] = {}
         self.task: asyncio.Task[None] | None = None
+
+    def remember(self, n: int, event: Event) -> None:
+        """Keep the end of an event, and forget the oldest one beyond the limit: who asks for it reads for itself."""
+        self.ended[n] = event
+        if len(self.ended) > MAX_ENDED:
+            oldest = next(iter(self.ended))
+            self.first = event_seq(self.ended.pop(oldest).id)
 
 
 class EntityResults:
@@ -58,7 +66,7 @@ class EntityResults:
             async for event in events:
                 n = (event.meta or {}).get("n")
                 if event.kind in ENDS and isinstance(n, int):
-                    reader.ended[n] = event
+                    reader.remember(n, event)
                     for future in reader.waiting.get(n, ()):
                         if not future.done():
                             future.set_result(event)

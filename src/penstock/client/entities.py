@@ -121,7 +121,7 @@ class Entities:
 
         Args:
             urn: The entity's urn, or its id.
-            limit: Maximum number of entries.
+            limit: Maximum number of entries, up to 1,000. The stream has all of them.
         """
         return await self._connection.get(builtins.list[TransitionView], ENTITY + "/history", _place(urn), limit=limit)
 

@@ -1829,7 +1829,7 @@ class SyncEntities:
 
         Args:
             urn: The entity's urn, or its id.
-            limit: Maximum number of entries.
+            limit: Maximum number of entries, up to 1,000. The stream has all of them.
         """
         return self._portal.call(self._facet.history(urn, limit=limit))
 

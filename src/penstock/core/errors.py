@@ -83,10 +83,13 @@ class DagInvalid(ConfigError):
 
     code = "bad_dag"
 
+    MAX_SHOWN = 10
+
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
-        more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
-        super().__init__(f"{self.problems[0]}{more}")
+        left = len(self.problems) - self.MAX_SHOWN
+        more = [f"and {left} more"] if left > 0 else []
+        super().__init__("\n".join([*self.problems[: self.MAX_SHOWN], *more]))
 
 
 class BadArgument(PenstockError, ValueError):

@@ -74,7 +74,9 @@ def rename_keys(
         name = _to_snake_case(str(key))
         name = (aliases or {}).get(name, name)
         if name not in known:
-            hint = did_you_mean(name, {*known, *(aliases or {})}) or f"known keys: {', '.join(sorted(known))}"
+            spell = _to_camel_case if name != key else str  # as the others are written in TypeScript, or in Python
+            names = {spell(one) for one in (*known, *(aliases or {}))}
+            hint = did_you_mean(key, names) or f"known keys: {', '.join(sorted(map(spell, known)))}"
             raise DefinitionError(f"{what} has an unknown key {shorten(key)}; {hint}", where=where)
         renamed[name] = value
     return renamed
@@ -167,6 +169,11 @@ def _describe(hint: Any) -> str:
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return f"a mapping with keys such as {', '.join(_fields_of(hint))}"
     return _WORDS.get(hint, "another value")
+
+
+def _to_camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
 
 
 def _to_snake_case(name: str) -> str:

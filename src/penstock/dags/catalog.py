@@ -169,7 +169,7 @@ class Catalog:
     async def unknown(self, id: str) -> UnknownDag:
         """Build the error for a dag that is not registered, with the nearest id."""
         names = [one.id for one in await self.list()]
-        hint = did_you_mean(id, names) or "register it with app.dags.register"
+        hint = did_you_mean(id, names) or "register it: `penstock dags register FILE`, or app.dags.register"
         return UnknownDag(f"no dag named {shorten(id)}; {hint}")
 
     async def _write(self, after: DagSummary, row: StateRow | None, state: Sequence[StateWrite]) -> bool:

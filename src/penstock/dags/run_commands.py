@@ -73,7 +73,7 @@ class DagCommands:
         engine = self._engine
         summary = await engine.catalog.get(dag)
         if not summary.is_active:
-            raise DagInactive(f"dag {dag!r} is deactivated; activate it with app.dags.activate({dag!r})")
+            raise DagInactive(f"dag {dag!r} is deactivated; activate it: `penstock dags activate {dag}`")
         plan = await engine.catalog.plan(dag, summary.latest if version is None else version)
         unit_id = engine.new_unit_id()
 

@@ -112,7 +112,7 @@ class EntityEngine:
         if len(found) == 1:
             return found[0]
         known = ", ".join(sorted(entities)) or "none"
-        raise UnknownEntity(f"the type of {shorten(urn)} is not known; pass type=, one of: {known}")
+        raise UnknownEntity(f"the type of {shorten(urn)} is not known; pass type=, or --type, one of: {known}")
 
     async def start(self, start: RunStart, sink: CommandSink) -> bool:  # noqa: ARG002
         raise RunError(f"{start.flow!r} is an entity, which is not started; emit an event to it")

@@ -200,7 +200,7 @@ def flow(
         rate_key: Apply the rate limit to each value of this key: a dotted path into the input, or a function of it.
         dead_letters: Whether a final failure makes a dead letter.
         dead_letter_queue: The queue of its dead letters; by default `<queue>-dlq`.
-        key: Idempotency key of each run: `"auto"` for a hash of the input, or a function of the input.
+        key: Idempotency key of each run: `"auto"` for a hash of the input, a path into the input, or a function of it.
         input_schema: Schema of the input, a model or a JSON schema; by default the parameter's annotation.
         output_schema: Schema of the result.
         unknown_fields: `"refuse"` or `"ignore"` fields of the input that its dataclass does not have. Default: the
@@ -366,7 +366,7 @@ def job(
         dead_letter_queue: The queue of its dead letters; by default `<queue>-dlq`.
         keep_completed: How many completed jobs to keep, or for how long: `1000`, `"1d"` or `{"count": 9, "age": "1d"}`.
         keep_failed: How many failed jobs to keep, or for how long.
-        key: Idempotency key of each job: `"auto"` for a hash of the input, or a function of the input.
+        key: Idempotency key of each job: `"auto"` for a hash of the input, a path into the input, or a function of it.
         input_schema: Schema of the input, a model or a JSON schema; by default the parameter's annotation.
         output_schema: Schema of the result.
         unknown_fields: `"refuse"` or `"ignore"` fields of the input that its dataclass does not have. Default: the

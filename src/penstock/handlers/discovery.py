@@ -45,6 +45,9 @@ class DiscoveredHandler:
     sources: str = ""  # hash of the file and of the project's modules it imports, as they were loaded
 
 
+_MISSING_PACKAGE = re.compile(r"Cannot find package '((?:@[\w.-]+/)?[\w.-]+)'")
+
+
 @dataclass(frozen=True)
 class LoadProblem:
     """A definition that could not be loaded, and how to fix it."""
@@ -101,7 +104,8 @@ def discover_file(
     if path.suffix not in (".py", *SCRIPT_SUFFIXES) or not path.is_file():
         raise ConfigError(f"worker file {shorten(str(path))} not found; pass the path of a .py, .ts or .js file")
     if path.suffix != ".py":
-        assert scripts is not None
+        if scripts is None:
+            raise ConfigError(f"{shorten(str(path))} is not loaded, because the setting typescript is off")
         return _read_scripts([path], path.parent, queue_names, scripts)
     found, problems = _read_or_report(path, path.parent, queue_names, import_mode)
     sources = SourceHashes((path.parent, path.parent.parent)).compute(path) if found else ""
@@ -206,7 +210,9 @@ def _read_script(
 def _script_problem(item: ScriptDescription) -> LoadProblem:
     assert item.error is not None
     text = f"{item.error.name}: {item.error.message}"
-    message = f"the file cannot be imported: {text}; the other files are loaded"
+    package = _MISSING_PACKAGE.search(text)
+    hint = f"; install it in the project: npm install {package[1]}" if package else ""
+    message = f"the file cannot be imported: {text}{hint}; the other files are loaded"
     return LoadProblem("import_failed", message, item.file, item.error.line)
 
 

@@ -186,6 +186,7 @@ def entity(
     }  # fmt: skip
 
     def mark(cls: C) -> C:
+        _check_members(name or cls.__name__.lower(), cls)
         parts = {part: getattr(cls, part) for part in _PARTS if hasattr(cls, part)}
         definition = _build(name or cls.__name__.lower(), parts, options, _place_of(cls), cls())
         setattr(cls, DEFINITIONS_ATTRIBUTE, [definition])
@@ -198,6 +199,15 @@ _PARTS = (
     *("states", "transitions", "events", "data", "service", "urn", "on_rejected", "on_unmet", "fallback"),
     *("messaging", "bullmq", "kafka"),
 )
+
+
+def _check_members(name: str, cls: type) -> None:
+    """Refuse a member whose name is almost that of a part: it would have no effect."""
+    for member, value in vars(cls).items():
+        if member.startswith("_") or member in _PARTS or hasattr(value, _HOOKS_ATTRIBUTE):
+            continue
+        if near := did_you_mean(member, _PARTS):
+            raise DefinitionError(f"entity {name!r} has a member {member!r}, which means nothing; {near}")
 
 
 def make_entity(definition: Mapping[str, Any], functions: Mapping[str, Function] | None = None) -> type:

@@ -188,11 +188,22 @@ class Handler:
             # Sort the keys of objects: equal inputs have equal keys.
             content = msgspec.json.encode([owner or self.queue_name, self.name, to_plain(payload)], order="sorted")
             return f"{self.name}-{digest(content)}"
+        if not callable(self.key):
+            return self._key_at(payload, self.key)
         value = self.check_input(payload)
         try:
             return self.key(value)
         except Exception as problem:
             raise self._failed_function("key", problem) from problem
+
+    def _key_at(self, payload: Any, path: str) -> str:
+        value = _value_at(payload, path)
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise BadArgument(
+                f"the value at {path!r}, the key of {self.name} ({self.where}), must be a string or a whole number, "
+                f"got {shorten(value)}"
+            )
+        return value if isinstance(value, str) else f"{self.name}-{value}"  # an id is never only digits
 
     def make_rate_key(self, payload: Any) -> str | None:
         """Return the rate key of an input: the value at a dotted path, or of a function, which receives the input as

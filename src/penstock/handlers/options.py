@@ -23,7 +23,7 @@ from ..ports.unit import KeepJobs, RateLimit
 MAX_KEPT_JOBS = 1_000_000_000
 RUNNERS = ("inprocess", "process")  # where a handler may run; `inprocess` is the default
 RunnerName = Literal["inprocess", "process"]
-IdempotencyKey = Literal["auto"] | Callable[[Any], str]
+IdempotencyKey = str | Callable[[Any], str]
 """`"auto"` for a hash of the input, or a function of the input."""
 RateOption = RateLimit | str | Mapping[str, Any]
 """`"100/1m"`, or `{"max": 100, "duration": "1m"}`."""
@@ -125,12 +125,12 @@ def read_key_of_input(value: Any, name: str) -> Any:
 
 
 def read_key(value: Any) -> IdempotencyKey | None:
-    """Read `key`: "auto", or a plain function, because `start` and `enqueue` need the key at once."""
-    if value is None or value == "auto" or _is_plain_function(value):
+    """Read `key`: "auto", a path, or a plain function, because `start` and `enqueue` need the key at once."""
+    if value is None or (isinstance(value, str) and value) or _is_plain_function(value):
         return value  # type: ignore[no-any-return]
     raise DefinitionError(
-        'key must be "auto" (a hash of the input) or a `def` function that takes the input and returns a string, got '
-        f"{_show(value)}"
+        'key must be "auto" (a hash of the input), a path in the input such as "order.id", or a `def` function that '
+        f"takes the input and returns a string, got {_show(value)}"
     )
 
 

@@ -26,10 +26,11 @@ def read_script(
 ) -> FlowDefinition | StepDefinition | JobDefinition | NodeDefinition | None:
     """Read what a worker file defines; None for a file without a handler."""
     if not found.has_handler:
-        if found.has_config:
+        if found.has_config or found.queue is not None:
+            exported = "config" if found.has_config else "queue"
             raise DefinitionError(
-                "this file exports 'config' but no handler. Export a default function (input, ctx), or start the name "
-                "of the file with '_' if it is not a worker file",
+                f"this file exports {exported!r} but no handler. Export a default function (input, ctx), or start the "
+                "name of the file with '_' if it is not a worker file",
                 where=found.file,
             )
         return None
@@ -80,6 +81,7 @@ def _make_stand_in(file: str) -> Callable[..., Any]:
         raise NodeMissing(f"{file} runs in Node; start a worker to run it")
 
     default.__qualname__ = default.__name__ = "default"
+    default.__code__ = default.__code__.replace(co_filename=file, co_firstlineno=1)  # errors name the worker file
     return default
 
 

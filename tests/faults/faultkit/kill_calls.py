@@ -23,6 +23,8 @@ from .fleet import Fleet
 from .kill_workers import wait_for_progress
 from .worker_calls import CHILDREN, FLOWS, HANDLERS, NAMES, TRIGGERS, expected_rest
 
+START_S = 10.0  # within which a worker starts on a busy machine
+
 
 class CallReport(msgspec.Struct):
     """What happened, and the problems found."""
@@ -63,7 +65,7 @@ async def kill_calling_workers(
                 before = len(_read_lines(functions))
                 for n in range(len(ids), runs * (report.kills + 1) // kills):
                     ids.append(await _start(app, n, rng))
-                await _wait_for_functions(functions, before + rng.randrange(1, 6))
+                await _wait_for_functions(app, functions, before + rng.randrange(1, 6))
                 await asyncio.sleep(rng.random() * 0.3)  # before, during or after the commit that records it
                 await asyncio.to_thread(fleet.kill, fleet.working[0])  # the one that has worked longest
                 report.kills += 1
@@ -91,11 +93,14 @@ def _read_lines(path: Path) -> list[list[str]]:
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
-async def _wait_for_functions(path: Path, count: int) -> None:
-    """Wait until so many functions were executed, so that the killed worker is not idle; for at most a second."""
-    deadline = time.monotonic() + 1.0
-    while len(_read_lines(path)) < count and time.monotonic() < deadline:
-        await asyncio.sleep(0.005)
+async def _wait_for_functions(app: App, path: Path, count: int) -> None:
+    """Wait until so many functions were executed, so that the killed worker is not idle: on a busy machine it may take
+    seconds to start. Give up when no run is open, or when nothing happens: a mutant may leave all of them stuck."""
+    seen, deadline = len(_read_lines(path)), time.monotonic() + START_S
+    while (now := len(_read_lines(path))) < count and time.monotonic() < deadline and await _count_open(app):
+        if now > seen:
+            seen, deadline = now, time.monotonic() + START_S
+        await asyncio.sleep(0.01)
 
 
 async def _count_open(app: App) -> int:

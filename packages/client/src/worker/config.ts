@@ -42,7 +42,7 @@ export interface FlowConfig {
   version?: number | string
   accepts?: string[]
   events?: Record<string, unknown>
-  startOn?: unknown
+  startOn?: string | SubscriptionConfig | (string | SubscriptionConfig)[]
   webhook?: unknown
   compensation?: unknown
   onChange?: 'continue' | 'fail' | 'drain' | (string & {})
@@ -84,7 +84,7 @@ export interface QueueConfig<Input = any> {
   maxActive?: number
   callConcurrency?: number
   rateLimit?: { max: number; duration: Duration } | string
-  rateKey?: string | ((input: Input) => string)
+  rateKey?: string
   orderKey?: string
   retry?: number | RetryPolicy
   retryPolicy?: RetryPolicy
@@ -93,7 +93,8 @@ export interface QueueConfig<Input = any> {
   /** Run the handler on a worker thread: it may block. By default as the setting `node_threads` says. */
   useWorkerThreads?: boolean
   priority?: number
-  idempotencyKey?: string | ((input: Input) => string)
+  /** `'auto'`, or the path of a field such as `'customer.id'`. */
+  idempotencyKey?: string
   inputSchema?: Schema
   outputSchema?: Schema
   unknownFields?: 'refuse' | 'ignore' | (string & {})

@@ -156,6 +156,5 @@ async function findStripper() {
 function syntaxError(problem, file) {
   const line = problem.startLine ?? /:(\d+)/.exec(problem.stack ?? '')?.[1]
   const place = line ? `${file}:${line}` : file
-  const snippet = problem.snippet ? `\n${problem.snippet.trimEnd()}` : ''
-  return new SyntaxError(`${place}: ${problem.message}${snippet}`)
+  return new SyntaxError(`${place}: ${problem.message.split('\n')[0]}`)
 }

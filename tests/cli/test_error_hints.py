@@ -41,7 +41,11 @@ def _runs(penstock: Callable, project: Path) -> None:
         (["state", "set", "a", "zzz"], "a string needs double quotes inside the single quotes: '\"zzz\"'", "not_json"),
         (["dlq", "list", "fals"], "no queue named 'fals'; did you mean 'fails", "unknown_queue"),
         (["dlq", "redrive", "--all", "fals"], "no queue named 'fals'; did you mean 'fails", "unknown_queue"),
-        (["dlq", "show", "nope"], "no dead letter with id 'nope'; it may have been redriven or discarded. Run `penstock dlq` to see the queues", "unknown_job"),
+        (
+            ["dlq", "show", "nope"],
+            "no dead letter with id 'nope'; it may have been redriven or discarded. Run `penstock dlq` to see the queues",
+            "unknown_job",
+        ),
         (["dlq", "show", "x.dlq"], "it may have been redriven or discarded", "unknown_job"),
         (["jobs", "greet"], "no command named 'jobs greet'; did you mean 'retry' or 'jobs list greet'?", "usage"),
         (["jobs", "shwo", "x"], "no command named 'jobs shwo'; did you mean 'show' or", "usage"),

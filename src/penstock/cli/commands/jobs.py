@@ -15,7 +15,7 @@ from ...app.views import JobPage, JobView
 from ...app.waits import describe_wait
 from ...core.errors import RunError
 from ...ports.unit import JobState
-from ...worker.inspection import Inspection
+from ...worker.handler_inspection import Inspection
 from ..errors import EXIT_FAILED, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import Reveal, SecretFilter, Yes, confirm, print_text

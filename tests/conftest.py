@@ -1,6 +1,6 @@
 """Fixtures for all tests: Apps on every store, and a clock that moves only when a test moves it.
 
-Add a new store to store_urls.py and STORES, and to SHARED if several Apps can open it.
+Add a new store to STORES and to store_urls.py, there to SHARED, too, if several Apps can open it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 import postgres_server
 from installs import CACHE
@@ -28,14 +30,13 @@ from penstock.testing import TestApp
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 from penstock.worker import polling
-from store_urls import STORE_URLS
+from store_urls import SHARED, STORE_URLS
 
 pytest_plugins = ("xdist_groups", "progress", "coverage_lock", "browser")
 
 # What one App does is the same in memory and in a file: one set of statements. The file has its contracts, the tests of
 # several Apps and processes, and the fault suites.
 STORES = ("memory", "postgres", "redis")
-SHARED = ("file", "postgres", "redis")
 
 TEST_TIMEOUT_S = 20  # a wait in a test gives up after this
 
@@ -116,6 +117,9 @@ def apps_at(url: str) -> Callable[..., AppHarness]:
 
 
 def pytest_configure() -> None:
+    # A busy machine is slow in generating values and in running an example: neither is a failure.
+    hypothesis_settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    hypothesis_settings.load_profile("suite")
     # What Penstock installs for Node goes to the clone's cache; pip keeps its own.
     os.environ.setdefault("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
     os.environ.setdefault("XDG_CACHE_HOME", str(CACHE / "xdg"))

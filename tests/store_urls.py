@@ -14,3 +14,5 @@ STORE_URLS: dict[str, Callable[[Path], str]] = {
     "postgres": lambda _tmp: postgres_server.prepared_url(),
     "redis": lambda _tmp: redis_server.url(),
 }
+# Those that several Apps can open.
+SHARED = ("file", "postgres", "redis")

@@ -22,7 +22,8 @@ shows secrets to admins. An error is `{"error": {"code", "message"}}`, with the
 [status of its code](../errors.md#http-statuses). Besides those below, every operation may answer 400, 401, 403, 404,
 405, 409, 413, 415, 422, 429, 503 and 504.
 
-WebSockets, not part of OpenAPI ([Live events](../howto/live-events.md)): `/api/_events/ws`, `/api/_queue/ws` and `/api/_runner/ws`. Each takes
+WebSockets, not part of OpenAPI, are `/api/_events/ws`, `/api/_queue/ws` and `/api/_runner/ws`:
+[Live events](../howto/live-events.md). Each takes
 `{"op": "subscribe", "id", "stream", "after"}`, `{"op": "unsubscribe", "id"}`,
 `{"op": "call", "id", "method", "path", "body"}` and `{"op": "ping"}`.
 """

@@ -110,7 +110,8 @@ async def show_console(app: App, console: Console) -> None:
         console.print(f"\nThe runs in the web console: {address}  Stop with Ctrl-C.", style="bold", highlight=False)
         server = Server(asgi_app(app), listener)
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, server.stop)
-        await server.run()
+        async with app.workers.background():  # what is replayed or retried in the console runs here
+            await server.run()
 
 
 def build_console() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from console_pages import ROOT, OpenConsole, take_picture
 from playwright.async_api import expect
 
@@ -15,6 +16,7 @@ SHOP = ROOT / "examples" / "shop" / "workers"
 LINES = [{"sku": "lamp", "quantity": 2, "price": 1900}, {"sku": "bulb", "quantity": 4, "price": 450}]
 
 
+@pytest.mark.spec("003-9.6", "003-12.6")
 async def test_the_shop(open_console: OpenConsole, tmp_path: Path) -> None:
     async with App(f"sqlite:///{tmp_path}/shop.db", SHOP) as app, app.workers.background():
         for name, deliverable in (("order-1001", True), ("order-1002", False)):

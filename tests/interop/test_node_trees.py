@@ -96,7 +96,7 @@ async def test_a_failed_node_child_fails_our_parent(node: Any, redis_url: str) -
         await node.call("work", queue="pages", fail=True)
         async with app.workers.background():
             failed = await node.job_in("books", "emma", "failed")
-        assert f"child bull:pages:{tree.children[0].id} failed" in failed["failedReason"]
+        assert f"its child '{tree.children[0].id}' failed" in failed["failedReason"]
         assert (await node.call("dependencies", queue="books", id="emma"))["failed"] == 1
 
 

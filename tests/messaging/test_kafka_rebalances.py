@@ -17,13 +17,13 @@ from aiokafka import TopicPartition
 from message_worker import QUEUE, Ledger, make_bridge
 
 import kafka_server
-from conftest import SHARED, STORE_URLS
 from penstock import App
 from penstock.app.bridges import AppBridgeHost
 from penstock.entities.record import decode
 from penstock.messaging.kafka.consumer import OwnedPartitions
 from penstock.messaging.kafka.partition import Partition
 from penstock.testing.until import until
+from store_urls import SHARED, STORE_URLS
 
 FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
 GUESTS, URNS = (60, 50) if FULL else (2, 10)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from node_programs import installed, node
+from penstock.core.errors import PenstockError
+from penstock.testing import TestApp
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "packages" / "client"
@@ -61,3 +63,31 @@ def test_every_export_is_built(package: Path) -> None:
 @pytest.mark.spec("000-7.29", "000-9.6", "000-10.13", "003-1.4", "003-5.5")
 def test_the_tests_of_the_package_pass(package: Path) -> None:
     run(package, "node_modules/vitest/vitest.mjs", "run")
+
+
+ZOD = """
+import { z } from 'zod'
+import { defineQueueConfig } from 'penstock'
+
+const Input = z.object({ to: z.string().min(3), n: z.coerce.number().int().default(3) })
+const Output = z.object({ sum: z.number().max(10) })
+export const queue = 'typed'
+export const config = defineQueueConfig({ inputSchema: Input, outputSchema: Output })
+export default async (input: z.infer<typeof Input>) => ({ sum: input.n + input.to.length })
+"""
+
+
+async def test_zod_validates_in_a_worker_file(package: Path, tmp_path: Path) -> None:
+    """Where work is started, by its JSON schema; in the host, with its conversions and defaults; and the result."""
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "zod").symlink_to(package / "node_modules" / "zod")
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers" / "typed.ts").write_text(ZOD)
+    async with TestApp(dir=tmp_path / "workers", node=node()) as app:
+        assert app.registry.problems == ()
+        assert await app.run_job("typed", {"to": "Ada"}) == {"sum": 6}
+        assert await app.run_job("typed", {"to": "Ada", "n": "4"}) == {"sum": 7}
+        with pytest.raises(PenstockError, match=r"the input of 'typed'.*to"):
+            await app.run_job("typed", {"to": "A"})
+        with pytest.raises(PenstockError, match="the result of 'typed' is invalid at sum"):
+            await app.run_job("typed", {"to": "Ada", "n": 9})

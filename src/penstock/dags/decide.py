@@ -16,7 +16,20 @@ from ..core.events import EventBody
 from ..core.retry import Backoff
 from ..flows.run_record import CANCELLED, COMPLETED, FAILED, RUNNING
 from .plan import Plan
-from .run_record import DagRecord, FailedNode, Join, clear_bit, encode, first_bit, has_bit, list_bits, set_bit
+from .run_record import (
+    MAX_JOIN_DATA_BYTES,
+    MAX_JOIN_PARENTS,
+    MAX_JOINS_BYTES,
+    DagRecord,
+    FailedNode,
+    Join,
+    clear_bit,
+    encode,
+    first_bit,
+    has_bit,
+    list_bits,
+    set_bit,
+)
 
 SKIPPED_PARENTS = "every input was skipped"
 NOT_CHOSEN = "not chosen by {}"
@@ -27,8 +40,9 @@ class NodeStart(msgspec.Struct):
 
     node: int
     n: int
-    input: bytes  # of a join: the part that its last input brings
+    input: bytes  # of a join: the data that is not state of the run
     cause: str
+    is_whole: bool = False  # of a join: no data of it is state of the run
 
 
 class KeptData(msgspec.Struct):
@@ -184,6 +198,7 @@ class Decider:
         record.held, record.held_count = b"", 0
         record.waiting.clear()
         record.joins.clear()
+        record.joins_bytes = 0
         if record.parent is not None:
             record.cancel_reason = reason[:500]
         self._append("flow.cancelled", {"reason": reason, "duration": self._duration_ms()})
@@ -276,16 +291,29 @@ class Decider:
         join.is_live = join.is_live or data is not None
         if join.missing:
             if data is not None and self._plan.limit is None:
-                self._kept.append(KeptData(parent, child, data))
+                self._keep_for_join(join, child, parent, data)
             return False
         del self._record.joins[child]
+        self._record.joins_bytes -= sum(map(len, map(bytes, join.data.values())))
         if not join.is_live:
             return True
-        last = {} if data is None else {self._plan.nodes[parent].id: msgspec.Raw(data)}
-        self._start(child, encode(last), cause)
+        if data is not None:
+            join.data[self._plan.nodes[parent].id] = msgspec.Raw(data)
+        self._start(child, encode(join.data), cause, join.is_whole)
         return False
 
-    def _start(self, node: int, input: bytes, cause: str) -> None:
+    def _keep_for_join(self, join: Join, child: int, parent: int, data: bytes) -> None:
+        """Keep the data of one input of a join: in the record if it is small, so that the job brings it."""
+        record, is_small = self._record, len(data) <= MAX_JOIN_DATA_BYTES
+        is_narrow = len(self._plan.parents[child]) <= MAX_JOIN_PARENTS
+        if is_small and is_narrow and record.joins_bytes + len(data) <= MAX_JOINS_BYTES:
+            join.data[self._plan.nodes[parent].id] = msgspec.Raw(data)
+            record.joins_bytes += len(data)
+            return
+        join.is_whole = False
+        self._kept.append(KeptData(parent, child, data))
+
+    def _start(self, node: int, input: bytes, cause: str, is_whole: bool = False) -> None:
         record, limit = self._record, self._plan.limit
         if limit is not None:
             input = b"null"  # it is state of the run
@@ -294,7 +322,7 @@ class Decider:
                 return
         record.started = set_bit(record.started, node)
         record.open, record.open_count = set_bit(record.open, node), record.open_count + 1
-        self._starts.append(NodeStart(node, 1, input, cause))
+        self._starts.append(NodeStart(node, 1, input, cause, is_whole and limit is None))
 
     def _is_full(self, limit: int) -> bool:
         return self._record.open_count - len(self._record.waiting) >= limit

@@ -106,10 +106,10 @@ class DagEngine:
         n = plan.index.get(options.node)
         if n is None:
             return UnreadableRunWork(self, claim, _unknown_node(record, options.node))
-        claim, handler = await self._bind(claim, plan, n)
+        claim, handler = await self._bind(claim, plan, n, options.whole)
         return NodeWork(self, claim, record, plan, n, handler, options.n)
 
-    async def _bind(self, claim: Claim, plan: Plan, n: int) -> tuple[Claim, Any]:
+    async def _bind(self, claim: Claim, plan: Plan, n: int, is_whole: bool) -> tuple[Claim, Any]:
         """Return the claim with its whole input, and its executor with the rendered config."""
         node = plan.nodes[n]
         executor = self._executor_of(node)
@@ -117,7 +117,7 @@ class DagEngine:
             return claim, missing_handler(node.id, claim.queue, self._unknown_type(find_inner_type(node) or node.type))
         assert claim.run is not None
         try:
-            data, input = await self._read_data(claim, plan, n) if plan.needs_data(n) else ({}, None)
+            data, input = await self._read_data(claim, plan, n) if plan.needs_data(n, is_whole) else ({}, None)
             if plan.limit is not None:
                 claim = _fetch_input(claim, plan, n, data, input)
             claim, own = _complete_input(claim, plan, n, data)

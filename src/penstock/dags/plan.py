@@ -53,11 +53,12 @@ class Plan:
         """How many nodes of one run may be queued or running. With a limit, data waits in the state of the run."""
         return self.dag.max_concurrency
 
-    def needs_data(self, n: int) -> bool:
-        """Return whether a node needs more than the input of its job: what other nodes have left for it."""
+    def needs_data(self, n: int, is_whole: bool = False) -> bool:
+        """Return whether a node needs more than the input of its job: what other nodes have left for it. The job of a
+        join may have all of its input."""
         template = self.templates[n]
         return (
-            len(self.parents[n]) > 1
+            (len(self.parents[n]) > 1 and not is_whole)
             or self.limit is not None
             or template.reads_input
             or any(self.index[id] not in self.parents[n] for id in template.nodes)

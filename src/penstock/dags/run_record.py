@@ -25,15 +25,20 @@ from ..ports.store import RunRow
 from ..ports.unit import RunParent
 
 CLOSED = frozenset((COMPLETED, FAILED, CANCELLED))
+# Data of few and small inputs waits in the record for the last input of a join.
+MAX_JOIN_PARENTS, MAX_JOIN_DATA_BYTES, MAX_JOINS_BYTES = 8, 128, 1024
 MAX_RESULTS, MAX_RESULTS_BYTES = 32, 4096  # in the record, if the dag has several last nodes
 FailedNode = FailedStep  # `step` is the id of the node
 
 
 class Join(msgspec.Struct, array_like=True):
-    """A node that has some of its inputs: how many are missing, and whether one of them was not skipped."""
+    """A node that has some of its inputs: how many are missing, whether one of them was not skipped, and the data of
+    those that are small. The data of the others is state of the run."""
 
     missing: int
     is_live: bool = False
+    data: dict[str, msgspec.Raw] = {}
+    is_whole: bool = True  # no data of it is state of the run
 
 
 class DagRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
@@ -49,6 +54,7 @@ class DagRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     open: bytes = b""  # a bit for each node that is queued, running or waiting
     open_count: int = 0
     joins: dict[int, Join] = {}
+    joins_bytes: int = 0  # of the data in them
     failed: bytes = b""  # a bit for each node that failed and did not continue
     failed_count: int = 0
     failures: list[FailedNode] = []

@@ -62,6 +62,7 @@ class NodeOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
 
     node: str
     n: int = 1
+    whole: bool = False  # of a join: its job has all of its input
 
 
 decode_options = msgspec.json.Decoder(NodeOptions).decode
@@ -162,12 +163,14 @@ class UnitBuilder:
             node = self._plan.nodes[start.node]
             delay = node.delay_ms + (0 if self._plan.parents[start.node] else self._plan.dag.delay_ms)
             at = max(due, self._now) + delay if delay else due
-            jobs.append(self.job(start.node, start.n, start.input, record, start.cause, at))
+            jobs.append(self.job(start.node, start.n, start.input, record, start.cause, at, start.is_whole))
         if record.parent is not None and record.closed:
             jobs += end_jobs(self._run, version, record.parent)
         return jobs
 
-    def job(self, node: int, n: int, input: bytes, record: DagRecord, cause: str, due: int = 0) -> NewJob:
+    def job(
+        self, node: int, n: int, input: bytes, record: DagRecord, cause: str, due: int = 0, is_whole: bool = False
+    ) -> NewJob:
         """Build the job of a node, with the `node.started` event that its claim appends."""
         definition = self._plan.nodes[node]
         executor = self._executor(definition)
@@ -190,7 +193,7 @@ class UnitBuilder:
             due,
             self._run,
             step_job_id(self._run, definition.id, 1) if n > 1 else None,  # it continues with the memos of the first
-            encode(NodeOptions(definition.id, n)),
+            encode(NodeOptions(definition.id, n, is_whole)),
             Started(self._stream, head[:-2] + b","),
             rate_key,
         )

@@ -44,6 +44,7 @@ class DiscoveredHandler:
     definition: Definition
     sources: str = ""  # hash of the file and of the project's modules it imports, as they were loaded
 
+
 _MISSING_PACKAGE = re.compile(r"Cannot find package '((?:@[\w.-]+/)?[\w.-]+)'")
 
 

@@ -57,6 +57,10 @@ class OutcomeContract(StoreUnderTest):
         assert (row.state, row.error, row.failures, row.result) == (JobState.FAILED, ERROR, 1, None)
         assert row.finished == clock.now_ms()
 
+    async def test_an_error_of_another_form_ends_its_job_too(self, store: Store) -> None:
+        row = await _end(store, Dead(b'"out of paper"'))
+        assert (row.state, row.error, row.failures) == (JobState.FAILED, b'"out of paper"', 1)
+
     async def test_suspended_is_neither_active_nor_finished(self, store: Store, clock: FakeClock) -> None:
         row = await _end(store, Suspended())
         assert (row.state, row.finished, row.failures) == (JobState.SUSPENDED, None, 0)

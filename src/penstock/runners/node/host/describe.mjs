@@ -39,12 +39,17 @@ async function plain(value, path, file) {
   return Object.fromEntries(entries.filter(([key, item]) => item !== undefined && !(path.length === 0 && key === 'handler')))
 }
 
+/** `z.coerce` takes values of every type: only zod itself can check them. */
+function allowCoercion({ zodSchema, jsonSchema }) {
+  if (zodSchema._zod?.def?.coerce) for (const key of Object.keys(jsonSchema)) if (key !== 'default') delete jsonSchema[key]
+}
+
 /** Return a schema object as JSON schema, if its library offers that; the host validates with the object itself. */
 async function toJsonSchema(schema, file) {
   try {
     const zod = await import(pathToFileURL(createRequire(file).resolve('zod')).href)
     const convert = zod.toJSONSchema ?? zod.z?.toJSONSchema
-    return convert ? convert(schema, { io: 'input', unrepresentable: 'any' }) : null
+    return convert ? convert(schema, { io: 'input', unrepresentable: 'any', override: allowCoercion }) : null
   } catch {
     return null
   }

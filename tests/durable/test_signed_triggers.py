@@ -28,7 +28,7 @@ from penstock.core.errors import (
     TriggerUsed,
 )
 from penstock.core.signatures import TOLERANCE_S
-from penstock.durable.signed_calls import ID_KEPT_S
+from penstock.durable.trigger_signatures import ID_KEPT_S
 from penstock.ports.store import Retention
 from penstock.testing import FakeContext, TestApp
 

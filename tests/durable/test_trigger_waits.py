@@ -148,7 +148,7 @@ async def test_a_caught_timeout_of_a_trigger(kit: Any) -> None:
             return str(problem)
 
     async with kit(ask) as app:
-        assert (await app.run_flow(ask, None)).result == "the trigger 'approval' did not arrive within 1 h"
+        assert (await app.run_flow(ask, None)).result == "the trigger 'approval' was not fired within 1 h"
 
 
 @pytest.mark.spec("003-2.18")

@@ -12,16 +12,16 @@ from penstock import App, PenstockError, Subscription, flow, job, step
 HEAD = "from penstock import *\n"
 
 DECORATED = {
-    "when": ('@step(on="a", when=5)', "`when` for 'a' must be a function of the event, or a dict of"),
-    "map": ('@step(on="a", map=5)', "`map` for 'a' must be a function of the event, got 5"),
-    "a mapping as map": ('@step(on="a", map={"x": 1})', "`map` for 'a' must be a function of the event, got {'x': 1}"),
+    "when": ('@step(on="a", when=5)', "`when` for event kind 'a' must be a function that takes the event, or a dict of"),
+    "map": ('@step(on="a", map=5)', "`map` for event kind 'a' must be a function that takes the event, got 5"),
+    "a mapping as map": ('@step(on="a", map={"x": 1})', "`map` for event kind 'a' must be a function that takes the event, got {'x': 1}"),
     "an async when": (
         '@step(on="a", when=Context.log)\n@step(on="a", when="x")',
-        "`when` for 'a' must be a function of the event",
+        "`when` for event kind 'a' must be a function that takes the event",
     ),
     "when of a mapping": (
         '@step(subscriptions=[{"eventKind": "a", "when": 5}])',
-        "`when` for 'a' must be a function of the event",
+        "`when` for event kind 'a' must be a function that takes the event",
     ),
     "when without on": ('@step(subscriptions=[Subscription("a")], when={"x": 1})', "when requires on="),
     "map without on": ("@step(map=str)", "map requires on="),

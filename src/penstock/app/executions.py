@@ -13,7 +13,7 @@ from ..core.durations import Duration
 from ..core.events import Event
 from ..core.outage_retry import limit_time
 from ..ports.unit import JobState
-from ..worker.work_scope import WorkScope
+from ..worker.run_scope import WorkScope
 
 if TYPE_CHECKING:
     from .app import App

@@ -12,7 +12,7 @@ from ..commit.runtime import Runtime
 from ..core.errors import RunError, UnknownJob, WaitTimeout
 from ..ports.store import StateRow
 from ..ports.unit import JobState, StateWrite, Unit
-from ..worker.inspection import Inspection, inspect_attempt
+from ..worker.handler_inspection import Inspection, inspect_attempt
 from ..worker.worker import Worker
 
 ASK, ANSWER = "inspect/ask/", "inspect/answer/"

@@ -22,7 +22,7 @@ from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState, Unit
 from ..stores.child_results import error_text
-from ..worker.inspection import Inspection
+from ..worker.handler_inspection import Inspection
 from .arguments import build_dedupe, check_choice, check_list
 from .executions import ExecutionFrame, execute
 from .log_lines import LogView, build_filter, read_job_lines, read_run_lines

@@ -12,8 +12,8 @@ from ..core.argument_checks import check_arguments
 from ..core.durations import Duration, to_ms
 from ..transactions.connections.connection import POSTGRES, SQLITE, wrap_connection
 from ..transactions.outbox import create_statement
+from ..transactions.outbox_database import Connect
 from ..transactions.relay import FailedRow, Relay
-from ..transactions.relay_source import Connect
 from .arguments import check_choice
 
 

@@ -19,8 +19,8 @@ from ..ports.store import Store
 from ..settings import SettingOptions, Settings
 from ..telemetry.instrumentation import InstrumentationListener
 from ..transactions.connections.connection import run_blocking
+from ..transactions.outbox_database import Connect
 from ..transactions.relay import FailedRow
-from ..transactions.relay_source import Connect
 from .app import App, EngineFactory, NotOpen
 from .outbox import Outbox
 from .portal import Portal, check_blocking

@@ -26,7 +26,7 @@ from ..jobs.job_trees import JobTree, Node
 from ..ports.store import FeedItem
 from ..ports.unit import JobState
 from ..schedules.spec import CatchUp, Overlap
-from ..worker.inspection import Inspection
+from ..worker.handler_inspection import Inspection
 from . import preflight
 from .app import App
 from .arguments import UNSET, NoInput, StartOptions

@@ -31,7 +31,7 @@ from ..settings import Settings
 from ..worker.capacity import QueueLimits
 from ..worker.outcomes import Work
 from ..worker.presence import PresenceReporter, WorkerFacts
-from ..worker.work_scope import WorkScope
+from ..worker.run_scope import WorkScope
 from ..worker.worker import Worker
 from .arguments import check_list
 from .gc_tuning import reduce_collections

@@ -150,7 +150,7 @@ def refuse_memory_store(common: CommonOptions) -> None:
     if is_memory_url(url):
         raise ConfigError(
             f"the store {url!r} is in memory and is lost when this command ends. Use a file, such as --url "
-            "sqlite:///penstock.db, or `penstock run`, which starts the run and works on it"
+            "sqlite:///penstock.db, or `penstock run`, which starts the run and executes its steps here"
         )
 
 

@@ -21,7 +21,7 @@ from ..core.text import to_text
 from ..handlers.options import KeepOption
 from ..jobs.job_trees import JobTree
 from ..ports.unit import JobState
-from ..worker.inspection import Inspection
+from ..worker.handler_inspection import Inspection
 from .connection import Connection, Page
 from .times import show_duration, show_timeout
 

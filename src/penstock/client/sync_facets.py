@@ -48,7 +48,7 @@ from ..jobs.job_trees import JobTree
 from ..ports.store import FeedItem
 from ..ports.unit import JobState
 from ..schedules.spec import CatchUp, Overlap
-from ..worker.inspection import Inspection
+from ..worker.handler_inspection import Inspection
 from .client import Client
 from .dags import Dags
 from .dead_letters import DeadLetters

@@ -27,7 +27,7 @@ from ..durable.calls import (
 )
 from ..durable.child_runs import ChildFailure, OnCallTimeout, OnChildFailure
 from ..durable.journal import JournalCall, JournalEntry
-from ..durable.signed_calls import SignedId
+from ..durable.trigger_signatures import SignedId
 from ..durable.trigger_waits import Trigger, TriggerWait
 from ..durable.waits import TriggerType, Waits, Where
 from .context import Context

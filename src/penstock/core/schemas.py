@@ -227,4 +227,4 @@ def _describe_unknown(key: str, known: Iterable[str], what: str, path: tuple[str
     names = list(known)
     hint = did_you_mean(key, names) or f"known fields: {', '.join(names) or 'none'}"
     place = f" at {'.'.join(path)}" if path else ""
-    return f"{what} has an unknown field {key!r}{place}; {hint} (unknown_fields='ignore' accepts unknown fields)"
+    return f"{what} has an unknown field {key!r}{place}; {hint} (to accept unknown fields, set unknown_fields='ignore')"

@@ -14,7 +14,7 @@ from ..core.options import rename_keys
 from ..core.payload import pack, unpack
 from ..core.text import shorten
 from .session import DurableSession
-from .signed_calls import SignedId, check_signed
+from .trigger_signatures import SignedId, check_signed
 from .waits import TriggerType
 
 AwaitType = Literal["time", "event", "trigger"]

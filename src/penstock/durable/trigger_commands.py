@@ -26,7 +26,7 @@ from ..core.text import shorten
 from ..ports.store import WaitRow
 from ..ports.unit import Committed, Memo, NewWait, Refused, StateWrite, Unit
 from .journal import encode
-from .signed_calls import read_signed_call, sign_call
+from .trigger_signatures import read_signed_call, sign_call
 from .trigger_waits import hash_token, is_trigger_id, new_secret, token_memo
 from .wait_records import (
     RESOLVED_MANUALLY,

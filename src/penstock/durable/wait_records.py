@@ -212,7 +212,8 @@ async def expire_wait(
 def timeout_error(name: str, started: Mapping[str, Any] | None) -> AwaitTimeout:
     """Build the error of a wait that expired."""
     waited = started["due"] - started["at"] if started is not None else 0
-    return AwaitTimeout(f"{name} did not arrive within {format_ms(waited)}")
+    what = "was not fired" if name.startswith("the trigger ") else "did not arrive"
+    return AwaitTimeout(f"{name} {what} within {format_ms(waited)}")
 
 
 def read_end(result: WaitResult, name: str, started: Mapping[str, Any] | None) -> bytes:

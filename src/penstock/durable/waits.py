@@ -21,7 +21,7 @@ from ..ports.unit import NewWait, SettleWait
 from .call_recorder import CallRecorder
 from .calls import WaitCall
 from .journal import RESULT, Journal, JournalCall, encode
-from .signed_calls import SignedId, check_signed
+from .trigger_signatures import SignedId, check_signed
 from .trigger_waits import PendingTrigger, Trigger
 from .wait_records import (
     EVENT,

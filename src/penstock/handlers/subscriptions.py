@@ -50,9 +50,13 @@ class Subscription:
                     "an async function"
                 )
             if value is not None and not callable(value) and not (name == "when" and isinstance(value, Mapping)):
-                other = ", or a dict of the fields its data must contain" if name == "when" else ""
+                other = (
+                    " that takes the event, or a dict of the fields and values that the event's data must contain"
+                    if name == "when"
+                    else " that takes the event"
+                )
                 raise DefinitionError(
-                    f"`{name}` for {self.kind!r} must be a function of the event{other}, got {shorten(value)}"
+                    f"`{name}` for event kind {self.kind!r} must be a function{other}, got {shorten(value)}"
                 )
 
 

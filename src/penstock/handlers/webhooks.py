@@ -15,7 +15,7 @@ from ..core.options import rename_keys
 from ..core.payload import pack, to_plain
 from ..core.schemas import make_validator
 from ..core.text import shorten
-from ..durable.signed_calls import check_signed
+from ..durable.trigger_signatures import check_signed
 
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 KEY_HEADER = "idempotency-key"

@@ -29,7 +29,7 @@ from ..durable.calls import CallOutcome, DurableCall, RunCall, WaitCall
 from ..durable.child_runs import ChildCall, ChildCalls, ChildFailure, ChildLaunch, ChildOutcome, ChildRequest
 from ..durable.journal import Journal, JournalCall, JournalEntry, encode
 from ..durable.session import DEFAULT_MAX_CALLS
-from ..durable.signed_calls import SignedId
+from ..durable.trigger_signatures import SignedId
 from ..durable.trigger_waits import PendingTrigger, TriggerWait
 from ..durable.wait_records import WaitBody, WaitResult
 from ..durable.waits import EventWait, TimeWait, TriggerType, Waits, Where

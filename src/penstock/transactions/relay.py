@@ -16,7 +16,7 @@ from ..commit.committer import Build, CommitRequest, Committer
 from ..core.errors import BadArgument, NoOutbox, StoreError, StoreUnavailable
 from ..ports.unit import Conflict, Receipt, Refused, Unit
 from .outbox import SQL, decode_unit, exists_statement
-from .relay_source import Connect, RelaySource
+from .outbox_database import Connect, RelaySource
 
 log = logging.getLogger("penstock.outbox")
 

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 
 from ..ports.unit import Claim, ClaimRequest, QueueDemand, RateLimit
-from .work_scope import WorkScope
+from .run_scope import WorkScope
 
 SHORT_HANDLER_S = 0.005  # a handler that takes longer stops prefetching
 SHORT_HANDLERS_IN_A_ROW = 64  # before the worker starts to prefetch

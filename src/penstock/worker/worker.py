@@ -25,8 +25,8 @@ from .outcomes import ClaimOpener, JobReturn
 from .polling import ClaimPoller
 from .quarantine import Quarantine, alone_memo
 from .recording import record_result, report_end, report_start
+from .run_scope import WorkScope
 from .unreadable import build_bare_end, is_permanent
-from .work_scope import WorkScope
 
 log = logging.getLogger("penstock.worker")
 

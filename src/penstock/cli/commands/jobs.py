@@ -15,7 +15,7 @@ from ...app.views import JobPage, JobView
 from ...app.waits import describe_wait
 from ...core.errors import RunError
 from ...ports.unit import JobState
-from ...worker.inspection import Inspection
+from ...worker.handler_inspection import Inspection
 from ..errors import EXIT_FAILED, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import Reveal, SecretFilter, Yes, confirm, print_text
@@ -280,7 +280,8 @@ async def _act(common: CommonOptions, id: str, refusal: str, act: Callable[[App]
     async with build_store_app(common) as app:
         row = await app.jobs.get(id)
         if row.run is not None and row.state in (JobState.FAILED, JobState.CANCELLED):
-            refusal = f"to retry its step, run `penstock runs retry {row.run}`"
+            retry = f"`penstock runs retry {row.run}` retries its step"
+            refusal = f"it belongs to run {row.run} and cannot be changed alone: {retry}"
         if row.run is not None and row.state is JobState.SUSPENDED:
             text = await _describe_waits(app, row)
             refusal = f"it is {text or 'waiting'}. `penstock doctor {row.run}` explains how to resolve the wait"

@@ -12,8 +12,8 @@ from ...app import App
 from ...app.store_urls import mask
 from ...settings import Settings
 from ...transactions.outbox import create_statement
+from ...transactions.outbox_database import RelaySource
 from ...transactions.relay import FailedRow
-from ...transactions.relay_source import RelaySource
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_text

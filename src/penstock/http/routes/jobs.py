@@ -16,7 +16,7 @@ from ...app.views import ChildView, JobView
 from ...commit.preview import Preview
 from ...core.api_errors import ApiError
 from ...jobs.job_trees import JobTree
-from ...worker.inspection import Inspection
+from ...worker.handler_inspection import Inspection
 from ..endpoints import Body, DryRunQuery, Query, Routes
 from ..sse import HEADERS, named_frame
 

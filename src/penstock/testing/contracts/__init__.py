@@ -29,7 +29,7 @@ from .presence import PresenceContract
 from .queue_admin import QueueAdminContract
 from .queue_counts import QueueCountsContract
 from .queue_rates import OldestWaitingContract, QueueRatesContract
-from .refusals import RefusalContract
+from .refused_units import RefusalContract
 from .repeats import RepeatContract
 from .retention import RetentionContract
 from .run_keys import RunKeysContract

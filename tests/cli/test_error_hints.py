@@ -43,10 +43,10 @@ def _runs(penstock: Callable, project: Path) -> None:
         (["dlq", "redrive", "--all", "fals"], "no queue named 'fals'; did you mean 'fails", "unknown_queue"),
         (
             ["dlq", "show", "nope"],
-            "no dead letter with id 'nope'; it may have been redriven or discarded. Run `penstock dlq` to see the queues",
+            "no dead letter with id 'nope'; it may have been run again (redriven) or discarded. Run `penstock dlq` to see the queues",
             "unknown_job",
         ),
-        (["dlq", "show", "x.dlq"], "it may have been redriven or discarded", "unknown_job"),
+        (["dlq", "show", "x.dlq"], "it may have been run again (redriven) or discarded", "unknown_job"),
         (["jobs", "greet"], "no command named 'jobs greet'; did you mean 'retry' or 'jobs list greet'?", "usage"),
         (["jobs", "shwo", "x"], "no command named 'jobs shwo'; did you mean 'show' or", "usage"),
         (["queues", "pause", "gret"], "no queue named 'gret'; did you mean 'greet'?", "unknown_queue"),

@@ -125,7 +125,7 @@ def test_jobs_are_promoted_retried_and_removed(penstock: Callable) -> None:
 
 def test_a_step_is_not_retried_as_a_job(penstock: Callable) -> None:
     penstock("run", "fails", "--key", "mine")
-    assert "`penstock runs retry mine` retries its step" in penstock("jobs", "retry", "mine.fails.1").err
+    assert "use `penstock runs retry mine`" in penstock("jobs", "retry", "mine.fails.1").err
 
 
 def test_dead_letters_are_listed_shown_and_discarded(penstock: Callable) -> None:

@@ -102,10 +102,10 @@ def test_a_value_without_a_json_form_is_refused_with_its_path() -> None:
 @pytest.mark.parametrize(
     ("limit", "reached"),
     [
-        ("MAX_CALLS", r"a step can make at most 2 durable calls; the call a#3 is over that limit"),
+        ("MAX_CALLS", r"the durable call 'a#3' is one too many: a step can make at most 2 durable calls"),
         (
             "MAX_JOURNAL_BYTES",
-            r"a step can record at most 2 bytes, and this one has \d+; the call a#2 is over that limit",
+            r"the durable call 'a#2' is one too many: a step can record at most 2 bytes, and this one has \d+",
         ),
     ],
 )

@@ -12,16 +12,22 @@ from penstock import App, PenstockError, Subscription, flow, job, step
 HEAD = "from penstock import *\n"
 
 DECORATED = {
-    "when": ('@step(on="a", when=5)', "`when` for event kind 'a' must be a function that takes the event, or a dict of"),
-    "map": ('@step(on="a", map=5)', "`map` for event kind 'a' must be a function that takes the event, got 5"),
-    "a mapping as map": ('@step(on="a", map={"x": 1})', "`map` for event kind 'a' must be a function that takes the event, got {'x': 1}"),
+    "when": (
+        '@step(on="a", when=5)',
+        "`when` for event kind 'a' is 5, but must be a function that takes the event, or a dict of",
+    ),
+    "map": ('@step(on="a", map=5)', "`map` for event kind 'a' is 5, but must be a function that takes the event"),
+    "a mapping as map": (
+        '@step(on="a", map={"x": 1})',
+        "`map` for event kind 'a' is {'x': 1}, but must be a function that takes the event",
+    ),
     "an async when": (
         '@step(on="a", when=Context.log)\n@step(on="a", when="x")',
-        "`when` for event kind 'a' must be a function that takes the event",
+        "`when` for event kind 'a' is 'x', but must be a function that takes the event",
     ),
     "when of a mapping": (
         '@step(subscriptions=[{"eventKind": "a", "when": 5}])',
-        "`when` for event kind 'a' must be a function that takes the event",
+        "`when` for event kind 'a' is 5, but must be a function that takes the event",
     ),
     "when without on": ('@step(subscriptions=[Subscription("a")], when={"x": 1})', "when requires on="),
     "map without on": ("@step(map=str)", "map requires on="),

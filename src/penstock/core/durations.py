@@ -19,6 +19,7 @@ _PART = re.compile(r"(?<![\d.])(\d++(?:\.\d++)?)(ms|s|m|h|d|w)")
 MAX_DURATION_MS = 36_525 * 86_400_000  # a hundred years: every language can write that due time as a date
 MAX_DURATION_TEXT = "36525d (100 years)"
 _HINT = 'use "500ms", "30s", "1h30m", "7d", a number of seconds or a timedelta'
+_TEXT_HINT = 'use "500ms", "30s", "1h30m", "7d" or a number of seconds'
 
 
 def to_ms(value: Duration) -> int:
@@ -55,7 +56,7 @@ def _parse(text: str) -> float:
     if _NUMBER.fullmatch(compact):
         return float(compact) * 1000
     if not compact or _PART.sub("", compact):
-        raise BadDuration(f"invalid duration {shorten(text)}; {_HINT}")
+        raise BadDuration(f"invalid duration {shorten(text)}; {_TEXT_HINT}")
     return sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(compact))
 
 

@@ -335,7 +335,7 @@ class Journal:
         else:
             return
         hint = "Split the work into several steps, or start a run for each part"
-        raise self.make_error(HistoryLimit, f"{reached}; the call {key} is over that limit. {hint}")
+        raise self.make_error(HistoryLimit, f"the durable call {key!r} is one too many: {reached}. {hint}")
 
     def _check_site(self, name: str) -> None:
         """Raise if a name is used at two places in the code. A loop may pass one place many times."""

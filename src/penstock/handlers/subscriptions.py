@@ -56,7 +56,7 @@ class Subscription:
                     else " that takes the event"
                 )
                 raise DefinitionError(
-                    f"`{name}` for event kind {self.kind!r} must be a function{other}, got {shorten(value)}"
+                    f"`{name}` for event kind {self.kind!r} is {shorten(value)}, but must be a function{other}"
                 )
 
 

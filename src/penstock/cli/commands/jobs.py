@@ -280,8 +280,8 @@ async def _act(common: CommonOptions, id: str, refusal: str, act: Callable[[App]
     async with build_store_app(common) as app:
         row = await app.jobs.get(id)
         if row.run is not None and row.state in (JobState.FAILED, JobState.CANCELLED):
-            retry = f"`penstock runs retry {row.run}` retries its step"
-            refusal = f"it belongs to run {row.run} and cannot be changed alone: {retry}"
+            retry = f"To retry the job's step, use `penstock runs retry {row.run}`"
+            refusal = f"it is part of run {row.run} and cannot be changed on its own. {retry}"
         if row.run is not None and row.state is JobState.SUSPENDED:
             text = await _describe_waits(app, row)
             refusal = f"it is {text or 'waiting'}. `penstock doctor {row.run}` explains how to resolve the wait"

@@ -313,8 +313,8 @@ class DeadLetters:
         row = await self._store.job(_letter_id(id))
         if row is None:
             raise UnknownJob(
-                f"no dead letter with id {id!r}; it may have been run again (redriven) or discarded. Run `penstock dlq` "
-                "to see the queues that have dead letters"
+                f"no dead letter with id {id!r}; it may have been run again (redriven) or discarded. Run "
+                "`penstock dlq` to see the queues that have dead letters"
             )
         return row
 

@@ -13,6 +13,7 @@ from penstock.core.errors import ChildCancelled, DepthLimit, RunFailed
 from penstock.ports.unit import DELIVERIES
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
+from penstock.worker.child_runs import ChildRuns, ParentChange
 
 
 @dataclass
@@ -215,6 +216,61 @@ async def test_a_timeout_cancels_or_abandons_the_child(
             assert (await a.runs.wait(child.id)).status == "cancelled"
         a.advance_clock("1h")
         assert (await a.runs.wait(child.id)).status == status
+
+
+@pytest.mark.parametrize("moment", ["start", "_follow_call"])
+async def test_a_child_that_starts_late_is_abandoned_all_the_same(
+    app: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The parent ends before the job that starts the child: before its first write, or after its last one."""
+    reached, gate, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    original = getattr(ChildRuns, moment)
+
+    async def late(self: ChildRuns, *args: Any, **options: Any) -> None:
+        reached.set()
+        await gate.wait()
+        await original(self, *args, **options)
+        done.set()
+
+    monkeypatch.setattr(ChildRuns, moment, late)
+    async with app(caller, sleeper, clock=clock) as a, a.workers.background():
+        run = await a.start("caller", {"timeout": "1h", "on_timeout": "abandon"})
+        await asyncio.wait_for(reached.wait(), 30)
+        if moment == "_follow_call":
+            await _sleeping_child(a, run)
+        a.advance_clock("61m")
+        assert await a.result(run) == "too late"
+        gate.set()
+        await asyncio.wait_for(done.wait(), 30)
+        child = await _sleeping_child(a, run)
+        a.advance_clock("2h")
+        assert (await a.runs.wait(child.id)).status == "completed"
+
+
+@pytest.mark.parametrize(("is_cancelled", "status"), [(True, "cancelled"), (False, "waiting")])
+async def test_an_abandoned_child_follows_its_parent_until_that_ends(
+    memory: Any, clock: FakeClock, is_cancelled: bool, status: str
+) -> None:
+    @flow("leaving")
+    async def leaving(ctx: Context) -> None:
+        with pytest.raises(AwaitTimeout):
+            await ctx.call(sleeper, 9, timeout="1h", on_timeout="abandon")
+        await ctx.wait.event("leave")
+
+    async with memory(leaving, sleeper, clock=clock) as a, a.workers.background():
+        run = await a.start(leaving)
+        child = await _sleeping_child(a, run)
+        a.advance_clock("61m")
+        await until(lambda: a.events_of(run, "step.await.event"))
+        if is_cancelled:
+            await a.runs.cancel(run, "enough")
+            assert (await a.runs.wait(child.id)).status == status
+            return
+        await a.emit("leave", run=run)
+        await a.result(run)
+        # The job of an earlier pause or resume runs again, after the parent has ended.
+        await ChildRuns(a._runtime, lambda: a._engines).follow(ParentChange(run))
+        assert (await a.runs.get(child.id)).status == status
 
 
 async def test_a_cancelled_child_raises(app: Any, clock: FakeClock) -> None:

@@ -113,14 +113,21 @@ def refuse_server(common: CommonOptions) -> None:
 async def open_app(app: App) -> AsyncIterator[bool]:
     """Open an App, waiting for a server that is not reachable yet. Yield False if a stop signal came first."""
     opening = asyncio.create_task(app.open(connect_timeout=CONNECT_TIMEOUT_S))
-    with handle_stop_signals(opening.cancel):
+    is_stopped = False
+
+    def stop() -> None:
+        nonlocal is_stopped
+        is_stopped = True  # the App may open all the same: a task that has just ended cannot be cancelled
+        opening.cancel()
+
+    with handle_stop_signals(stop):
         await asyncio.wait((opening,))
     if opening.cancelled():
         yield False
         return
     opening.result()
     try:
-        yield True
+        yield not is_stopped
     finally:
         await app.close()
 

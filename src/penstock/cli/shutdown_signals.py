@@ -30,10 +30,13 @@ def handle_stop_signals(
 ) -> Iterator[None]:
     """Call `stop` at the first signal. A second one ends the process; unrecorded work runs again elsewhere."""
     loop = asyncio.get_running_loop()
-    is_stopping = False
+    is_stopping = has_ended = False
 
-    def handle_signal() -> None:
+    def handle_signal(number: signal.Signals) -> None:
         nonlocal is_stopping
+        if has_ended:  # the loop took the signal before the block ended, and calls this after it: send it again
+            signal.raise_signal(number)
+            return
         if is_stopping:
             sys.stdout.flush()
             warn(final_message)
@@ -45,11 +48,12 @@ def handle_stop_signals(
 
     try:
         for number in _SIGNALS:
-            loop.add_signal_handler(number, handle_signal)
+            loop.add_signal_handler(number, handle_signal, number)
     except (NotImplementedError, RuntimeError):  # Windows, or not the main thread: Ctrl-C raises KeyboardInterrupt
         pass
     try:
         yield
     finally:
+        has_ended = True
         for number in _SIGNALS:
             loop.remove_signal_handler(number)

@@ -18,7 +18,7 @@ from ..commit.runtime import Runtime
 from ..core.errors import RunError, UnreadableRecord
 from ..core.ids import digest
 from ..core.payload import MAX_PAYLOAD_BYTES, NULL
-from ..durable.child_runs import STARTED, ChildOutcome, child_ended_job
+from ..durable.child_runs import CANCELLED, STARTED, ChildOutcome, child_ended_job
 from ..durable.journal import encode
 from ..durable.wait_records import WaitBody, WaitResult, read_body, resolve_wait
 from ..ports.store import RunRow, WaitRow
@@ -146,7 +146,7 @@ class ChildRuns:
 
     async def _is_wanted(self, link: RunParent, call: str) -> bool:
         parent, wait = await self._store.run(link.run), await self._store.wait_row(call)
-        return parent is not None and not parent.closed and wait is not None and _wants_children(wait)
+        return wait is not None and _state_of_children(parent, wait) != STOPPED
 
     async def _start_called(self, start: RunStart, link: RunParent, call: str) -> None:
         try:
@@ -267,6 +267,8 @@ class ChildRuns:
     async def _follow_one(self, row: RunRow | None, parent: str, state: str, reason: str | None) -> None:
         if row is None or row.closed:
             return
+        if state == ENDED:
+            state = await self._parent_state(parent, row.call)
         commands = self._engines().of_run(row).commands
         if state == STOPPED:
             await commands.cancel(row.id, reason or f"its parent {parent} was cancelled")
@@ -277,12 +279,10 @@ class ChildRuns:
 
     async def _parent_state(self, parent: str, call: str | None) -> str:
         row = await self._store.run(parent)
-        if row is None or row.closed:
-            return STOPPED
         wait = await self._store.wait_row(call) if call is not None else None
-        if wait is not None and not _wants_children(wait):
-            return STOPPED
-        return PAUSED if row.status == PAUSED else RUNNING
+        if call is None and row is not None and row.closed and row.status != CANCELLED:
+            return ENDED
+        return _state_of_children(row, wait)
 
     async def _children(self, parent: str) -> Any:
         before: str | None = None
@@ -301,6 +301,17 @@ class ChildRuns:
 
 
 STOPPED, PAUSED, RUNNING = "stopped", "paused", "running"
+ENDED = "ended"  # each child follows its call: one that was abandoned goes on
+
+
+def _state_of_children(parent: RunRow | None, wait: WaitRow | None) -> str:
+    """Return the state that the children of a call follow. One that was abandoned outlives a parent that ends, but not
+    one that is cancelled."""
+    if parent is None or parent.status == CANCELLED or (wait is not None and not _wants_children(wait)):
+        return STOPPED
+    if parent.closed:
+        return RUNNING if wait is not None and wait.state == EXPIRED else STOPPED
+    return PAUSED if parent.status == PAUSED else RUNNING
 
 
 def _wants_children(wait: WaitRow) -> bool:

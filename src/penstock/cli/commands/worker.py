@@ -80,13 +80,13 @@ async def _work_in_processes(count: int, queues: str | None, concurrency: int | 
     refuse_memory_store(common)
     app = build_worker_app(common, verbose=True, queues=queues, concurrency=concurrency)
     check_handlers(app)
-    print_summary(summarize(app) | {"processes": count}, common.json)
     options = [*(("--queues", queues) if queues else ()), *(("--dir", common.dir) if common.dir else ())]
     options += [*(("--url", common.url) if common.url else ())]
     options += [*(("--concurrency", str(concurrency)) if concurrency is not None else ())]
     options += [*(["--debug"] if common.debug else []), *(["--json"] if common.json else [])]
     children = WorkerProcesses(count, options, json=common.json)
     with handle_stop_signals(lambda: _stop_all(app, children), kill=children.kill):
+        print_summary(summarize(app) | {"processes": count}, common.json)
         return await children.run()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import socket
 import subprocess
@@ -99,7 +100,7 @@ def cluster(size: int = 3, *, replicas: bool = False) -> Iterator[list[Server]]:
     try:
         for n in range(size * 2 if replicas else size):
             (folder / str(n)).mkdir()
-            port = _low_port()
+            port = _port()
             options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
             servers.append(Server(folder / str(n), *options, port=port))
         _join(servers[:size])
@@ -111,11 +112,22 @@ def cluster(size: int = 3, *, replicas: bool = False) -> Iterator[list[Server]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _low_port() -> int:
-    """Return a port whose cluster bus port, 10,000 higher, is valid too."""
-    while (port := free_port()) > 55_000:
-        pass
-    return port
+def _port() -> int:
+    """Return a port that is free, with its cluster bus port, 10,000 higher: both below those that the system gives out."""
+    while True:
+        port = 20_000 + secrets.randbelow(2700)
+        if _is_free(port) and _is_free(port + 10_000):
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def _join(servers: list[Server]) -> None:

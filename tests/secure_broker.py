@@ -45,9 +45,21 @@ class SecureBroker:
         task = asyncio.current_task()
         assert task is not None
         self._serving.append(task)
-        back, forth = await asyncio.open_connection(self._host, self._port)
-        asked = set[int]()  # the requests for the versions of the broker
-        answers = asyncio.create_task(self._pass_back(back, writer, asked))
+        try:
+            back, forth = await asyncio.open_connection(self._host, self._port)
+            asked = set[int]()  # the requests for the versions of the broker
+            answers = asyncio.create_task(self._pass_back(back, writer, asked))
+            try:
+                await self._pass_on(reader, writer, forth, asked)
+            finally:
+                answers.cancel()
+                forth.transport.abort()
+        finally:
+            writer.transport.abort()
+
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, forth: asyncio.StreamWriter, asked: set[int]
+    ) -> None:
         is_known = self._login is None
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while True:
@@ -68,9 +80,6 @@ class SecureBroker:
                     _write(forth, request)
                 else:
                     break  # as a broker does with a client that has not logged in
-        answers.cancel()
-        for one in (writer, forth):
-            one.close()
 
     def _accepts(self, body: bytes) -> bool:
         assert self._login is not None

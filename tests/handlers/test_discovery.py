@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from penstock import flow, job, step
 from penstock.core.errors import ConfigError, DefinitionError
+from penstock.core.worker_folders import search_path
 
 Write = Callable[..., Path]
 
@@ -278,6 +281,52 @@ def test_two_files_with_one_name_are_separate_modules(memory: Any, write: Write)
     )
     found = memory(dir=folder).registry.found
     assert [item.definition.handler.fn() for item in found] == [1, 2]
+
+
+def test_two_apps_import_modules_of_one_name(memory: Any, tmp_path: Path) -> None:
+    """Each App gets the modules of its own folder, also when it is loaded again after the other."""
+    apps = []
+    for name in ("first", "second"):
+        folder = tmp_path / name / "workers"
+        texts = {
+            "_penstock_test_rates": f"RATE = {name!r}",
+            "penstock_test_parts/__init__": "",
+            "penstock_test_parts/prices": f"PRICE = {name!r}",
+            "penstock_test_plain/sizes": f"SIZE = {name!r}",
+            "uses": """
+            from penstock_test_parts import prices
+            from penstock_test_plain import sizes
+            from _penstock_test_rates import RATE
+            queue = f'{RATE}-{prices.PRICE}-{sizes.SIZE}'
+            def handle(): ...
+            """,
+        }
+        for path, text in texts.items():
+            file = folder / f"{path}.py"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(textwrap.dedent(text))
+        apps.append(memory(dir=folder))
+    first, second = apps
+    assert (codes(first), codes(second)) == ([], [])
+    expected = [["first-first-first"], ["second-second-second"]]
+    assert [app.registry.queues() for app in apps] == expected
+    first.reload()
+    assert [app.registry.queues() for app in apps] == expected
+    paths = search_path(tmp_path / "second" / "workers")
+    order = [paths.index(str(tmp_path / name / "workers")) for name in ("second", "first")]
+    assert order == sorted(order), "a child process imports the modules of its App"
+
+
+def test_a_module_of_the_program_is_not_replaced(
+    memory: Any, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "_penstock_test_own.py").write_text("ANSWER = 'program'")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("_penstock_test_own")
+    uses = "from _penstock_test_own import ANSWER as queue\ndef handle(): ..."
+    app = memory(dir=write(_penstock_test_own="ANSWER = 'folder'", uses=uses))
+    assert app.registry.queues() == ["program"]
+    assert sys.modules["_penstock_test_own"] is own
 
 
 def test_a_missing_folder_is_an_error_with_a_fix(memory: Any, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest_asyncio
 
 import kafka_server
 from certificate_authority import Authority
+from faults.faultkit.proxy import Proxy
 from penstock import App
 from penstock.core.errors import BadArgument, StoreError
 from penstock.handlers.decorators import job
@@ -110,25 +109,12 @@ async def test_bullmq_with_tls_and_a_user(tmp_path: Path, authority: Authority) 
     server.command("ACL", "SETUSER", "ann", "on", f">{LOGIN['password']}", *RIGHTS.split())
     server.command("ACL", "SETUSER", "default", "off")
 
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, forth = await asyncio.open_connection("127.0.0.1", server.port)
-        await asyncio.gather(_pipe(reader, forth), _pipe(back, writer))
-
-    secure = await asyncio.start_server(pass_on, "127.0.0.1", 0, ssl=authority.context())
-    port = secure.sockets[0].getsockname()[1]
     try:
-        url = f"rediss://ann:p%3Aw%40d@127.0.0.1:{port}/0?ca={authority.file}"
-        await pass_messages(BullMQ(url, consume=CONSUME, poll="20ms", retry=1))
+        async with Proxy(server.port, authority.context()) as secure:
+            url = f"rediss://ann:p%3Aw%40d@127.0.0.1:{secure.port}/0?ca={authority.file}"
+            await pass_messages(BullMQ(url, consume=CONSUME, poll="20ms", retry=1))
     finally:
-        secure.close()
         server.stop()
-
-
-async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-    writer.close()
 
 
 async def test_bullmq_by_sentinels(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from inspected_handlers import HANDLERS, streams
 from node_programs import node
 from penstock import App, SyncApp
 from penstock.app import inspections
+from penstock.app.jobs import Jobs
 from penstock.cli import main
 from penstock.core.errors import RunError, UnknownJob, WaitTimeout
 from penstock.testing.until import until
@@ -151,6 +152,21 @@ async def test_frames_of_other_processes_are_streamed(tmp_path: Path, queue: str
         assert (found[4][1], found[5][1]["result"]) == ({"chunk": "half"}, 42)
         live = [event.kind for event in await app.events.read_all(f"nq:queue:{queue}")]
         assert {"log", "job.progress", "job.partial"} <= set(live)
+
+
+async def test_execute_yields_the_frames_of_a_job_that_ends_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker has completed the job before `enqueue` returns."""
+    enqueue = Jobs.enqueue
+
+    async def enqueue_slowly(jobs: Any, *args: Any, **options: Any) -> Any:
+        id = await enqueue(jobs, *args, **options)
+        await jobs.result(id)
+        return id
+
+    monkeypatch.setattr(Jobs, "enqueue", enqueue_slowly)
+    async with App(url, handlers=HANDLERS) as app, app.workers.background():
+        found = [event for event, _ in await frames_of(app.execute("streams", {"n": 2}, key="fast"))]
+        assert (found[0], found[-1]) == ("added", "completed")
 
 
 async def test_execute_has_a_timeout(url: str) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-MEASURED = Path(__file__).parents[2] / "benchmarks" / "measured" / "redis.json"
+MEASURED = Path(__file__).parents[2] / "benchmarks" / "measured"
 
 
+@pytest.mark.parametrize("store", ["sqlite", "redis", "postgres"])
 @pytest.mark.parametrize(
     ("reading", "limit"),
     [
@@ -19,7 +20,7 @@ MEASURED = Path(__file__).parents[2] / "benchmarks" / "measured" / "redis.json"
         pytest.param("deliver_p99_ms", 100, marks=pytest.mark.spec("003-14.4")),
     ],
 )
-def test_a_measured_figure_is_within_its_limit(reading: str, limit: float) -> None:
-    readings = json.loads(MEASURED.read_text("utf-8"))["scenarios"]["spec"]["readings"]["penstock"]
+def test_a_measured_figure_is_within_its_limit(store: str, reading: str, limit: float) -> None:
+    readings = json.loads((MEASURED / f"{store}.json").read_text("utf-8"))["scenarios"]["spec"]["readings"]["penstock"]
     assert readings
     assert all(0 < one[reading] < limit for one in readings)

@@ -482,7 +482,7 @@ async def test_delay_priority_and_attempts_of_a_map(workers: Workers) -> None:
 @pytest.mark.parametrize(
     ("opts", "expected"),
     [
-        ("{'jbId': 1}", "did you mean 'job_id'"),
+        ("{'jbId': 1}", "did you mean 'jobId'"),
         ("{'attempts': 0}", "attempts must be a whole number"),
         ("{'priority': -1}", "priority must be a whole number"),
         ("{'delay': 'soon'}", "invalid duration 'soon'"),

@@ -104,7 +104,7 @@ async def timed(order: Order) -> None: ...
 async def unknown(order: Order) -> None: ...
 
 
-@job(queue="mail", key="always")  # E: "key" | expected "Literal['auto']
+@job(queue="mail", key=7)  # E: "key"
 async def send(order: Order) -> bool:
     return True
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..core.durations import Duration
+from ..core.errors import UnknownJob
 from ..core.events import Event
+from ..core.ids import BadId
 from ..core.outage_retry import limit_time
 from ..ports.unit import JobState
 from ..worker.run_scope import WorkScope
@@ -59,11 +61,12 @@ async def execute(
     queue_name, _ = app._transactions.direct.jobs.resolve(queue, name)
     stream = app._bodies.queue(queue_name)
     newest = await app.events.read(stream, limit=1, backward=True)
+    # Read before the job is added: a new one may end at once, and its frames follow `newest`.
+    if key is not None and (ended := await _read_ended(app, key)) is not None:
+        yield ended
+        return
     id = await app.jobs.enqueue(queue, input, name=name, key=key)
     async with _worker_of(app, queue_name, id):
-        if key is not None and (ended := await _read_ended(app, id)) is not None:
-            yield ended
-            return
         events = app.events.subscribe(stream, after=newest[0].id if newest else None)
         async for event in limit_time(events, f"job {id!r}", timeout):
             frame = _to_frame(event, id)
@@ -88,8 +91,11 @@ async def _worker_of(app: App, queue: str, id: str) -> AsyncGenerator[None]:
 
 
 async def _read_ended(app: App, id: str) -> ExecutionFrame | None:
-    """Return the end of a job whose key was used before; None for one that has not ended."""
-    row = await app.jobs.get(id)
+    """Return the end of a job whose key was used before; None for one that has not ended or is not there."""
+    try:
+        row = await app.jobs.get(id)
+    except (UnknownJob, BadId):  # `enqueue` names a bad key
+        return None
     if row.state in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED):
         data = {"result": row.result} if row.state is JobState.COMPLETED else {"error": row.error}
         return ExecutionFrame(row.state.value, id, data)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from ..core.errors import ConfigError, DefinitionError, PenstockError
 from ..core.text import shorten
+from ..core.worker_folders import prefer_folders
 from ..ports.bridge import Bridge
 from ..ports.script_files import SCRIPT_SUFFIXES, DescribeScripts, Evaluate, ScriptDescription
 from .decorators import FlowDefinition, StepDefinition, read_definitions
@@ -281,10 +282,7 @@ def _load(path: Path, root: Path) -> ModuleType:
         raise ConfigError(f"cannot import {path}; check that it is a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # Worker files may import other files of the directory.
-    for folder in (str(root), str(root.parent)):
-        if folder not in sys.path:
-            sys.path.append(folder)
+    prefer_folders(root, root.parent)  # worker files may import other files of the directory
     try:
         spec.loader.exec_module(module)
     except BaseException:

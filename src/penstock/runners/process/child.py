@@ -14,11 +14,13 @@ import sys
 import tempfile
 import threading
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ...core.errors import RunnerLost
+from ...core.worker_folders import search_path
 from ...ports.frames import (
     MAX_FRAME_BYTES,
     Cancel,
@@ -108,10 +110,11 @@ class Child:
 
     def _paths(self) -> list[str]:
         """Return where the child looks for modules after its own places; another interpreter has other packages."""
+        paths = [path or os.getcwd() for path in search_path(Path(self._options.dir))]
         if self._options.command == (sys.executable,):
-            return [path or os.getcwd() for path in sys.path]
+            return paths
         prefixes = tuple({sys.prefix, sys.base_prefix})
-        return [path or os.getcwd() for path in sys.path if not path.startswith(prefixes)]
+        return [path for path in paths if not path.startswith(prefixes)]
 
     # One task
 

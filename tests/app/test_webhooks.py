@@ -152,3 +152,73 @@ async def test_bad_webhooks(memory: Any) -> None:
     async def twice(_: Any) -> None: ...
 
     assert [problem.code for problem in memory(order, twice).registry.problems] == ["duplicate_webhook"]
+
+
+BAD_SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
+    "a URL": ({"$ref": "http://127.0.0.1:9/s.json"}, "#/\\$ref must start with '#'.* got 'http://127.0.0.1:9/s.json'"),
+    "a file": ({"allOf": [{"$ref": "file:///etc/hostname"}]}, "#/allOf/0/\\$ref must start with '#'"),
+    "a relative address": ({"properties": {"enum": {"$ref": "s.json"}}}, "#/properties/enum/\\$ref must start with"),
+    "an address by id": (
+        {"$id": "http://127.0.0.1:9/", "allOf": [{"$id": "b/", "not": {"$ref": "#/const"}}], "const": {"$ref": "c"}},
+        "is not a valid JSON schema",
+    ),
+    "no pattern": ({"pattern": "("}, "#/pattern must be a regular expression"),
+    "itself": ({"$ref": "#"}, "is not a valid JSON schema: a \\$ref leads back to itself"),
+    "itself in a list": ({"allOf": [{"$ref": "#"}]}, "a \\$ref leads back to itself"),
+    "no properties": ({"properties": 5}, "is not a valid JSON schema"),
+    "a pattern that takes forever": ({"pattern": "^(a+)+$"}, "#/pattern repeats a group .* got '\\^\\(a"),
+    "a key that takes forever": ({"patternProperties": {"^(a|aa)*$": {}}}, "#/patternProperties repeats a group"),
+}
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **_options: Any) -> None:
+        pytest.fail(f"loaded {args[0]}")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+
+
+@pytest.mark.parametrize(("schema", "words"), BAD_SCHEMAS.values(), ids=BAD_SCHEMAS)
+@pytest.mark.usefixtures("no_network")
+async def test_an_unsafe_schema_is_refused(memory: Any, schema: dict[str, Any], words: str) -> None:
+    async with memory(order) as app:
+        with pytest.raises(DefinitionError, match=words):
+            await app.webhooks.register("shop", flow="order", schema=schema)
+        assert [one.path for one in await app.webhooks.list()] == ["shop/orders"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"id": {"$ref": "#/definitions/id"}}, "definitions": {"id": {"type": "integer"}}},
+        {"properties": {"id": {"type": "integer"}, "child": {"$ref": "#"}, "$ref": {"type": "string"}}},
+        {"properties": {"ip": {"pattern": r"^(\d{1,3}\.){3}\d{1,3}(:\d+(\.\d+)?)?$"}, "id": {"type": "integer"}}},
+    ],
+)
+@pytest.mark.usefixtures("no_network")
+async def test_a_safe_schema_is_kept_as_it_is(memory: Any, schema: dict[str, Any]) -> None:
+    async with memory(order) as app:
+        assert (await app.webhooks.register("shop", event="order.paid", schema=schema)).schema == schema
+        await app.webhooks.receive("shop", body=body({"id": 1}))
+        with pytest.raises(SchemaViolation):
+            await app.webhooks.receive("shop", body=body({"id": "one"}))
+
+
+async def test_patterns_of_your_own_code_are_accepted(memory: Any) -> None:
+    schema = {"pattern": "^[a-z]+(-[a-z]+)*$"}
+
+    @flow("slug", webhook={"path": "slug", "schema": schema})
+    async def slug(_input: Any) -> None: ...
+
+    async with memory(slug) as app:
+        assert (await app.webhooks.receive("slug", body=b'"a-b"')).is_new
+
+
+async def test_a_schema_that_recurses_on_some_data_is_a_violation(memory: Any) -> None:
+    schema = {"if": {"type": "object", "required": ["loop"]}, "then": {"$ref": "#"}}
+    async with memory(order) as app:
+        await app.webhooks.register("shop", event="order.paid", schema=schema)
+        await app.webhooks.receive("shop", body=b"{}")
+        with pytest.raises(SchemaViolation, match="leads back to itself"):
+            await app.webhooks.receive("shop", body=body({"loop": 1}))

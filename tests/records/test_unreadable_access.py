@@ -81,6 +81,8 @@ async def test_a_damaged_ticket_opens_nothing(app: Callable[[], Any], damage: Da
         *JUNK.values(),
         b'{"path":"hooks/bad"}',
         b'{"path":"hooks/bad","event":"order.paid","schema":{"type":7}}',
+        b'{"path":"hooks/bad","event":"order.paid","schema":{"$ref":"http://127.0.0.1:9/"}}',
+        b'{"path":"hooks/bad","event":"order.paid","schema":{"pattern":"("}}',
         b'{"path":"hooks/bad","event":"order.paid","schema":5}',
         b'{"path":"hooks/bad","event":"order.paid","methods":["TRACE"]}',
         b'{"path":"hooks/bad","event":"no kind"}',

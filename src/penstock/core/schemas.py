@@ -17,6 +17,7 @@ import msgspec
 import msgspec.inspect
 
 from .errors import DefinitionError, SchemaViolation
+from .json_schemas import compile_schema
 from .near_match import did_you_mean, near_matches
 from .text import shorten
 
@@ -27,13 +28,16 @@ Schema = type[Any] | UnionType | dict[str, Any]
 """A model, any type msgspec can convert to, or a JSON schema."""
 
 
-def make_validator(schema: Any, what: str, *, unknown_fields: UnknownFields = "refuse") -> Validator:
+def make_validator(
+    schema: Any, what: str, *, unknown_fields: UnknownFields = "refuse", from_outside: bool = False
+) -> Validator:
     """Return a function that returns the converted value, or raises SchemaViolation naming `what`.
 
-    `unknown_fields` is about dataclasses; other models and JSON schemas decide for themselves.
+    `unknown_fields` is about dataclasses; other models and JSON schemas decide for themselves. A JSON schema
+    `from_outside`, which did not come with the user's code, must have patterns that match in bounded time.
     """
     if isinstance(schema, dict):
-        return _json_schema(schema, what)
+        return _json_schema(schema, what, from_outside)
     if hasattr(schema, "model_validate"):
         return _pydantic(schema, what)
     if isinstance(schema, type) or typing.get_origin(schema) is not None:
@@ -100,13 +104,10 @@ def _example(schema: dict[str, Any]) -> Any:
     return {"boolean": True, "integer": 0, "number": 0, "null": None, "array": []}.get(str(kind), "…")
 
 
-def _json_schema(schema: dict[str, Any], what: str) -> Validator:
+def _json_schema(schema: dict[str, Any], what: str, from_outside: bool) -> Validator:
     import fastjsonschema  # importing it takes 30 ms: only when it is used
 
-    try:
-        validate = fastjsonschema.compile(schema, use_default=False)
-    except fastjsonschema.JsonSchemaDefinitionException as problem:
-        raise DefinitionError(f"the schema of {what} is not a valid JSON schema: {problem}") from None
+    validate = compile_schema(schema, what, from_outside=from_outside)
 
     def check(value: Any) -> Any:
         try:
@@ -116,6 +117,10 @@ def _json_schema(schema: dict[str, Any], what: str) -> Validator:
             missing = [name for name in problem.rule_definition if name not in found] if found else []
             hint = _hint_at_misspelt(missing, found, (problem.definition or {}).get("properties", ()))
             raise SchemaViolation(f"{what} does not match its schema: {_name_value(problem.message)}{hint}") from None
+        except RecursionError:
+            raise SchemaViolation(f"{what} does not match its schema: a $ref in it leads back to itself") from None
+        except Exception as problem:  # the code that fastjsonschema made of the schema
+            raise SchemaViolation(f"{what} cannot be validated: {type(problem).__name__}: {problem}") from None
         return value
 
     return check

@@ -65,6 +65,7 @@ from .core.errors import (
     PayloadTooLarge,
     PenstockError,
     Permanent,
+    PgBossSchema,
     RateLimited,
     Rejected,
     ReplayError,
@@ -119,7 +120,6 @@ from .core.events import BadEmit, BadStream
 from .core.ids import BadId
 from .core.options import BadPriority
 from .flows.run_commands import OtherKind, RunClosed
-from .messaging.pgboss.schema import PgBossSchema
 from .schedules.spec import BadSchedule
 
 __all__ = [

@@ -385,3 +385,21 @@ async def test_an_unknown_url_scheme_is_refused_without_the_password(url: str) -
         await app.open()
     assert "sqlite:///file.db" in str(refusal.value)
     assert "s3cret" not in str(refusal.value)
+
+
+def test_the_package_needs_no_extra() -> None:
+    """What a plain install has is enough to import everything that pages name."""
+    blocked = "asyncpg redis bullmq starlette uvicorn httpx aiokafka sqlalchemy yaml pydantic obstore"
+    code = f"""
+import importlib, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked.split()!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+for name in ("", ".errors", ".testing", ".cli", ".messaging", ".settings"):
+    importlib.import_module("penstock" + name)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
 
 from http_server import Serve
 from penstock import App, Event, flow
@@ -94,6 +96,40 @@ async def test_without_the_record_there_is_no_command(serve: Serve, url: str, mo
         monkeypatch.setattr(app.store, "commit", refuse_records)
         assert (await client.post("/api/_flow/noop/runs", json={"key": "one"})).status_code == 503
         assert await app.runs.list() == []
+
+
+async def test_only_an_admin_reads_the_audit_stream(serve: Serve) -> None:
+    async with App(":memory:", handlers=[noop]) as app, serve(app) as client:
+        await client.post("/api/_flow/noop/runs", json={"key": "one"})
+        texts = {role: (await app.tokens.add(role, role))[1] for role in ("viewer", "operator", "admin")}  # type: ignore[arg-type]
+        paths = ["/api/_audit", "/api/_events/nq:audit:log", "/api/_events/audit/log/events"]
+        live = ["/api/_events/nq:audit:log/tail", "/api/_events/audit/log/stream"]
+        for role, text in texts.items():
+            headers = {"authorization": f"Bearer {text}"}
+            for path in paths + (live if role != "admin" else []):
+                status = (await client.get(path, headers=headers)).status_code
+                assert status == (200 if role == "admin" else 403), (role, path)
+            feed = (await client.get("/api/_events", headers=headers)).json()["items"]
+            assert any(one["stream"] == "nq:audit:log" for one in feed) == (role == "admin")
+            address = str(client.base_url).replace("http", "ws") + "/api/_events/ws"
+            async with connect(address, additional_headers=headers) as socket:
+                await socket.send(json.dumps({"op": "subscribe", "id": "a", "stream": "nq:audit:log", "backfill": 5}))
+                answer = json.loads(await socket.recv())
+                assert answer["op"] == ("subscribed" if role == "admin" else "error"), answer
+            async with connect(address, additional_headers=headers) as socket:
+                await socket.send(json.dumps({"op": "subscribe", "id": "feed", "after": ""}))
+                streams = set()
+                while "nq:queue:noop" not in streams and "nq:flow:one" not in streams:
+                    streams.add(json.loads(await socket.recv()).get("stream"))
+                assert role == "admin" or "nq:audit:log" not in streams
+
+
+async def test_nobody_appends_to_the_audit_stream(serve: Serve) -> None:
+    """It would look like a record of the server."""
+    async with App(":memory:", handlers=[noop]) as app, serve(app) as client:
+        forged = {"kind": "looks.real", "subject": "ada", "data": {"action": "start_run", "by": "ada"}}
+        assert (await client.post("/api/_events/audit/log/events", json=forged)).status_code == 403
+        assert [event.kind for event in await recorded(app)] == ["audit.command"]
 
 
 async def test_work_that_a_command_starts_does_not_record_again() -> None:

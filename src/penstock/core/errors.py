@@ -1,7 +1,7 @@
 """The error tree.
 
     PenstockError
-    ├── ConfigError              SettingError · DefinitionError · DagInvalid · NeedsStore · NodeMissing
+    ├── ConfigError              SettingError · DefinitionError · DagInvalid · NeedsStore · NodeMissing · PgBossSchema
     ├── BadArgument              BadDuration
     ├── DagInactive · EntityRefused · EntityFailed
     ├── NotFound                 UnknownFlow · UnknownDag · UnknownEntity · UnknownNodeType · UnknownStep ·
@@ -47,6 +47,12 @@ class ConfigError(PenstockError):
     """The application is configured wrongly."""
 
     code = "config_error"
+
+
+class PgBossSchema(ConfigError):
+    """A schema does not belong to pg-boss, or its version is not supported."""
+
+    code = "pgboss_schema"
 
 
 class NeedsStore(ConfigError):

@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 
 from ..app.app import App
+from ..app.tokens import ADMIN, Caller
 from ..commit.attached_events import ATTACHED, AttachedEvents
 from ..commit.committer import CommitRequest
+from ..core.api_errors import Forbidden
 from ..core.errors import PenstockError
 from ..core.events import EventBody
 from ..ports.unit import NewEvent, Unit
@@ -64,6 +66,18 @@ def _build_event(app: App, endpoint: Endpoint, call: Call, error: str | None) ->
 async def _append(app: App, event: NewEvent) -> None:
     unit = Unit(app._runtime.new_unit_id(), events=[event])
     await app._committer.submit(CommitRequest(lambda _v, _r: unit))
+
+
+def check_reader(caller: Caller, stream: str) -> str:
+    """Return the name of a stream, or raise Forbidden if it is the audit stream and the caller is no admin."""
+    if stream.split(":")[1:2] == [AUDIT] and not caller.may(ADMIN):
+        raise Forbidden(f"{caller.name!r} has the role {caller.role}; the audit stream needs the role {ADMIN}")
+    return stream
+
+
+def hidden_stream(app: App, caller: Caller) -> str | None:
+    """Return the stream that a feed of all streams leaves out for this caller."""
+    return None if caller.may(ADMIN) else audit_stream(app)
 
 
 def audit_stream(app: App) -> str:

@@ -41,12 +41,14 @@ class EventFilter:
         flows: Collection[str] = (),
         streams: Collection[str] = (),
         job: str | None = None,
+        hidden: str | None = None,
     ) -> None:
         self._names = names
         self._kinds, self._steps, self._streams = frozenset(kinds), frozenset(steps), frozenset(streams)
         self._flows = frozenset(flows)  # names of flows, or ids of runs
         self._job = job
-        self.selects_all = not (kinds or steps or flows or streams) and job is None
+        self._hidden = hidden  # a stream that this caller may not read
+        self.selects_all = not (kinds or steps or flows or streams or hidden) and job is None
 
     async def select(self, batch: Sequence[LiveEvent]) -> Sequence[LiveEvent]:
         """Return the events of a batch that the client wants."""
@@ -62,6 +64,7 @@ class EventFilter:
             and (not self._steps or event.step in self._steps)
             and (not self._streams or live.stream in self._streams)
             and (self._job is None or event.subject == self._job)
+            and live.stream != self._hidden
         )
 
     async def _has_flow(self, live: LiveEvent) -> bool:

@@ -20,9 +20,11 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from ..app.tokens import Caller
 from ..core.api_errors import ApiError, NoRoute, TooManyRequests
 from ..core.errors import PenstockError
 from .admission import REFUSALS, Admission
+from .audit import check_reader, hidden_stream
 from .dispatch import call_endpoint, check_role, error_object, internal_error
 from .endpoints import Call
 from .event_filter import EventFilter
@@ -127,30 +129,32 @@ class SocketSession:
             raise ApiError(f"subscription {command.id[:50]!r} exists; use another id")
         if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
             raise ApiError(f"one connection has at most {MAX_SUBSCRIPTIONS} subscriptions; unsubscribe one first")
-        await self._admission.check()
-        stream = self._find_stream(command)
+        caller = await self._admission.check()
+        stream = self._find_stream(command, caller)
         if command.after is not None:
             (locate_feed if stream is None else locate_event)(command.after)
         # Registered before the first message: a client that leaves meanwhile leaves no subscription behind.
-        self._subscriptions[command.id] = asyncio.create_task(self._follow(command, stream))
+        hidden = hidden_stream(self._services.app, caller) if stream is None else None
+        self._subscriptions[command.id] = asyncio.create_task(self._follow(command, stream, hidden))
 
-    def _find_stream(self, command: Command) -> str | None:
+    def _find_stream(self, command: Command, caller: Caller) -> str | None:
         """Return the stream to follow; None for the feed."""
         bodies = self._services.app._bodies
         stream = bodies.queue(command.queue) if command.queue is not None else command.stream
-        return bodies.check(stream) if stream is not None else None
+        return check_reader(caller, bodies.check(stream)) if stream is not None else None
 
     def _share(self, stream: str | None) -> AbstractAsyncContextManager[SharedReader]:
         readers = self._services.readers
         return readers.feed() if stream is None else readers.stream(stream)
 
-    async def _follow(self, command: Command, stream: str | None) -> None:
+    async def _follow(self, command: Command, stream: str | None, hidden: str | None) -> None:
         wanted = EventFilter(
             self._services.flow_names,
             kinds=command.kinds or (),
             steps=command.steps or (),
             flows=command.flows or (),
             job=command.job,
+            hidden=hidden,
         )
         try:
             await self._send({"op": "subscribed", "id": command.id})

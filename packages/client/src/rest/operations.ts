@@ -2059,7 +2059,7 @@ export interface Operations {
     body: { body: EmitBody }
     answer: Emitted
   }
-  /** Return events of all streams in the order of their commits. */
+  /** Return events of all streams in the order of their commits; only an admin sees those of the audit stream. */
   readFeed: {
     path: {}
     query: { after?: string; limit?: number; reveal?: boolean }

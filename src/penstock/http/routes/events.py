@@ -10,11 +10,12 @@ from starlette.responses import Response
 from ...app.app import App
 from ...app.views import RunSummary, StreamView
 from ...commit.preview import Preview
-from ...core.api_errors import ApiError
+from ...core.api_errors import ApiError, Forbidden
 from ...core.events import Event
 from ...core.text import shorten
 from ...entities.record import ENTITY
 from ...flows.reducer import RunView, TriggerView, reduce_trigger
+from ..audit import AUDIT, check_reader, hidden_stream
 from ..endpoints import Body, Call, DryRunQuery, Query, Routes
 from ..event_filter import EventFilter
 from ..shared_reader import Locate, locate_event, locate_feed
@@ -161,11 +162,12 @@ async def emit_event(app: App, query: DryRunQuery, body: EmitBody) -> Emitted:
 
 
 @routes.get("/api/_events")
-async def read_feed(app: App, query: FeedQuery) -> FeedPage:
-    """Return events of all streams in the order of their commits."""
+async def read_feed(app: App, call: Call, query: FeedQuery) -> FeedPage:
+    """Return events of all streams in the order of their commits; only an admin sees those of the audit stream."""
     items = await app.store.feed(query.after, _limit(query.limit))
-    found = [FeedEvent(item.cursor, item.stream, item.event) for item in items]
-    return FeedPage(found, found[-1].cursor if found else query.after or None)
+    hidden = hidden_stream(app, call.caller)
+    found = [FeedEvent(item.cursor, item.stream, item.event) for item in items if item.stream != hidden]
+    return FeedPage(found, items[-1].cursor if items else query.after or None)
 
 
 @routes.get("/api/_events/stream", is_stream=True)
@@ -176,19 +178,20 @@ async def follow_feed(app: App, call: Call, query: LiveQuery) -> Response:
     if after is None:
         newest = await app.store.feed(None)
         after = newest[-1].cursor if newest else ""
-    return EventStream(call, readers.feed, after, frame=envelope_frame, wanted=_filter(call, query))
+    wanted = _filter(call, query, hidden_stream(app, call.caller))
+    return EventStream(call, readers.feed, after, frame=envelope_frame, wanted=wanted)
 
 
 @routes.get("/api/_events/{stream}")
-async def read_named_stream(app: App, stream: str, query: EventQuery) -> EventPage:
+async def read_named_stream(app: App, call: Call, stream: str, query: EventQuery) -> EventPage:
     """Return the events of a stream by its whole name, such as `nq:flow:order-7`."""
-    return await read_page(app, app._bodies.check(stream), query)
+    return await read_page(app, check_reader(call.caller, app._bodies.check(stream)), query)
 
 
 @routes.get("/api/_events/{stream}/tail", is_stream=True)
 async def tail_named_stream(app: App, call: Call, stream: str, query: LiveQuery) -> Response:
     """Follow a stream by its whole name: its newest events, then live ones."""
-    return await follow_one(app, call, app._bodies.check(stream), query)
+    return await follow_one(app, call, check_reader(call.caller, app._bodies.check(stream)), query)
 
 
 @routes.get("/api/_events/{type}/list")
@@ -219,14 +222,16 @@ async def read_stream_state(app: App, type: str, id: str) -> dict[str, Any]:
 
 
 @routes.get("/api/_events/{type}/{id}/events")
-async def read_stream(app: App, type: str, id: str, query: EventQuery) -> EventPage:
+async def read_stream(app: App, call: Call, type: str, id: str, query: EventQuery) -> EventPage:
     """Return the events of a stream."""
-    return await read_page(app, stream_name(app, type, id), query)
+    return await read_page(app, check_reader(call.caller, stream_name(app, type, id)), query)
 
 
 @routes.post("/api/_events/{type}/{id}/events", status=201)
 async def append_event(app: App, type: str, id: str, body: AppendBody) -> Appended:
     """Append an event to a stream."""
+    if type == AUDIT:
+        raise Forbidden("the server writes the audit stream; use a stream of another type")
     return Appended(
         await app.events.append(
             stream_name(app, type, id),
@@ -243,7 +248,7 @@ async def append_event(app: App, type: str, id: str, body: AppendBody) -> Append
 @routes.get("/api/_events/{type}/{id}/stream", is_stream=True)
 async def follow_stream(app: App, call: Call, type: str, id: str, query: LiveQuery) -> Response:
     """Follow a stream: its newest events, then live ones. A client continues with `Last-Event-ID`."""
-    return await follow_one(app, call, stream_name(app, type, id), query)
+    return await follow_one(app, call, check_reader(call.caller, stream_name(app, type, id)), query)
 
 
 async def follow_one(app: App, call: Call, stream: str, query: LiveQuery) -> Response:
@@ -345,7 +350,12 @@ def _limit(limit: int) -> int:
     return limit
 
 
-def _filter(call: Call, query: LiveQuery) -> EventFilter:
+def _filter(call: Call, query: LiveQuery, hidden: str | None = None) -> EventFilter:
     return EventFilter(
-        call.services.flow_names, kinds=query.kind, steps=query.step, flows=query.flow, streams=query.stream
+        call.services.flow_names,
+        kinds=query.kind,
+        steps=query.step,
+        flows=query.flow,
+        streams=query.stream,
+        hidden=hidden,
     )

@@ -1,7 +1,7 @@
 """Consume from and produce to the queues of pg-boss, a job queue for Node on Postgres."""
 
+from ...core.errors import PgBossSchema
 from ..targets import AddJob, EmitEvent, EmitToEntity, StartFlow
 from .bridge import PgBoss
-from .schema import PgBossSchema
 
 __all__ = ["AddJob", "EmitEvent", "EmitToEntity", "PgBoss", "PgBossSchema", "StartFlow"]

@@ -10,7 +10,15 @@ from urllib.parse import urlsplit
 
 from ...core.clock import datetime_to_ms
 from ...core.durations import Duration, to_ms
-from ...core.errors import BadArgument, ConfigError, PenstockError, StoreError, StoreUnavailable, UnknownQueue
+from ...core.errors import (
+    BadArgument,
+    ConfigError,
+    PenstockError,
+    PgBossSchema,
+    StoreError,
+    StoreUnavailable,
+    UnknownQueue,
+)
 from ...core.text import shorten
 from ...ports.bridge import BridgeHost
 from ...ports.store import FeedItem, Store
@@ -22,7 +30,7 @@ from ..services import Consumption, Loop, run_loops
 from ..targets import Targets, check_entity_data, resolve_routes
 from .consumer import Consumer
 from .queues import Queues, is_row_error
-from .schema import PgBossSchema, Statements, check_schema
+from .schema import Statements, check_schema
 
 log = logging.getLogger("penstock.pgboss")
 STRICT_FIFO_POLICY = "key_strict_fifo"  # keeps the order of a key over failures, which a bridge cannot

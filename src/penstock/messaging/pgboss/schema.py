@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import asyncpg
 
-from ...core.errors import ConfigError
+from ...core.errors import PgBossSchema
 from ...stores.postgres.connection import Connection
 from ...stores.sql_files import Queries
 
@@ -28,12 +28,6 @@ _COLUMNS = {
     "deletion_seconds dead_letter heartbeat_seconds notify",
     "schedule": "name key cron timezone data",
 }
-
-
-class PgBossSchema(ConfigError):
-    """A schema does not belong to pg-boss, or its version is not supported."""
-
-    code = "pgboss_schema"
 
 
 class Statements:

@@ -18,7 +18,8 @@ import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from penstock import App, Context, DagBuilder, flow, node, step
+from penstock import App, Context, flow, step
+from penstock.dags import DagBuilder, node
 
 RUNS, CHAIN, FAN_OUT, SIDE, STEPS = 50, 40, 1_000, 30, 2_000
 SLOTS = 50

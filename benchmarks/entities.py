@@ -18,7 +18,8 @@ from statistics import median
 from typing import Any
 from uuid import uuid4
 
-from penstock import App, States, Transition, entity, flow, step
+from penstock import App, flow, step
+from penstock.entities import States, Transition, entity
 
 from .peers import PeersMissing, command
 from .servers import open_target

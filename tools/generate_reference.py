@@ -14,10 +14,11 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from penstock import App, Context, SyncApp, entity, flow, job, node, on_event, on_status_changed, step
+from penstock import App, Context, SyncApp, flow, job, step
 from penstock.app.dags import Dags
 from penstock.app.dead_letters import DeadLetters
 from penstock.app.entities import Entities
@@ -37,8 +38,10 @@ from penstock.app.webhooks import Webhooks
 from penstock.app.workers import Workers
 from penstock.context.context import Log
 from penstock.context.state import StateView
+from penstock.dags import node
 from penstock.durable.trigger_waits import Trigger
 from penstock.durable.waits import Waits as ContextWaits
+from penstock.entities import entity, on_event, on_status_changed
 from penstock.testing import TestApp
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "app.md"
@@ -68,6 +71,15 @@ CONTEXT: dict[str, type[Any]] = {
     "trigger": Trigger,
 }
 DECORATORS = (flow, step, job, node, entity, on_event, on_status_changed)
+PACKAGES = (
+    "penstock",
+    "penstock.dags",
+    "penstock.entities",
+    "penstock.errors",
+    "penstock.app",
+    "penstock.client",
+    "penstock.testing",
+)
 LEFT_OUT = {
     App: {"open_claim"},
     Workers: {"close", "refresh", "requested", "next_due"},
@@ -188,7 +200,7 @@ for `ctx.all` and `ctx.first` come from `ctx.branch`, so that they are not made 
 def build_page() -> str:
     """Return the whole page."""
     facets = "\n".join(f"| [`{name}`](#{_anchor(name)}) | {_summary(cls)} |" for name, cls in FACETS.items())
-    parts = [HEAD.format(facets=facets), "## App\n", _class("App", App)]
+    parts = [HEAD.format(facets=facets), _imports(), "## App\n", _class("App", App)]
     parts += _methods("app", App)
     parts += ["## Run\n", _class(None, Run), RUN + "\n", *_methods("run", Run)]
     for name, cls in FACETS.items():
@@ -206,6 +218,15 @@ def build_page() -> str:
     parts += ["## TestApp\n", _class("TestApp", TestApp), "[Testing](../testing.md) shows how to use it.\n"]
     parts += _methods("app", TestApp, "TestApp: ", without=App)
     return _format("\n".join(parts))
+
+
+def _imports() -> str:
+    """Return the table of packages and their public names."""
+    rows = []
+    for package in PACKAGES:
+        names = ", ".join(f"`{name}`" for name in import_module(package).__all__)
+        rows.append(f"| `{package}` | {names if package != 'penstock.errors' else '[every error](../errors.md)'} |")
+    return "\n".join(["## Imports\n", "| from | import |", "|---|---|", *rows, ""])
 
 
 def public_methods(cls: type[Any]) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -10,7 +10,8 @@ import pytest
 
 import postgres_server
 import redis_server
-from penstock import App, Context, SharedConnections, flow
+from penstock import App, Context, flow
+from penstock.app import SharedConnections
 from penstock.core.errors import StoreClosed, StoreError
 from penstock.testing.until import until
 

@@ -13,7 +13,8 @@ import pytest
 import redis
 
 import postgres_server
-from penstock import Context, DagBuilder, Permanent, flow, job, node, step
+from penstock import Context, Permanent, flow, job, step
+from penstock.dags import DagBuilder, node
 from penstock.jobs.job_trees import Node
 from penstock.testing import TestApp
 from penstock.testing.contracts.sweep_batches import sweep_all

@@ -15,7 +15,7 @@ from penstock.app.dag_files import register_dag_files
 from penstock.testing import until
 
 NODES = """
-from penstock import Skip, node
+from penstock.dags import Skip, node
 
 @node("greet", queue="greetings")
 async def greet(input):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 NODES = """
-from penstock import Fail, node
+from penstock.dags import Fail, node
 
 @node("greet")
 async def greet(input):

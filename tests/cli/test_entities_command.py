@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TALLY = """
-from penstock import States, Transition, entity
+from penstock.entities import States, Transition, entity
 
 
 def add(data, payload):

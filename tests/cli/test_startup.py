@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import penstock
+
 SLOW = ("asyncio", "apsw", "msgspec", "penstock.app", "penstock.flows", "rich.live")
 
 
@@ -22,7 +24,7 @@ print("loaded", [name for name in {SLOW!r} if name in sys.modules])
     assert python(code).splitlines()[-1] == "loaded []"
 
 
-def test_the_public_names_are_all_there() -> None:
-    python("from penstock import *; App, SyncApp, flow, step, job, Context")
-    assert python("import penstock; print(set(penstock.__all__) <= set(dir(penstock)))").strip() == "True"
-    assert "no attribute 'nope'" in python("import penstock\ntry: penstock.nope\nexcept AttributeError as e: print(e)")
+def test_a_star_import_has_every_public_name() -> None:
+    found: dict[str, object] = {}
+    exec("from penstock import *", found)
+    assert set(penstock.__all__) <= set(found)

@@ -8,7 +8,8 @@ from console_pages import NARROW, OpenConsole, take_picture
 from playwright.async_api import expect
 
 from browser import needs_browser
-from penstock import App, States, Transition, entity
+from penstock import App
+from penstock.entities import States, Transition, entity
 
 pytestmark = needs_browser
 

@@ -15,7 +15,8 @@ from console_pages import PICTURES, OpenConsole, take_picture
 from playwright.async_api import Page, expect
 
 from browser import needs_browser
-from penstock import App, Context, DagBuilder, flow, node, step
+from penstock import App, Context, flow, step
+from penstock.dags import DagBuilder, node
 from penstock.testing import until
 
 pytestmark = [needs_browser, pytest.mark.xdist_group("console-large")]

@@ -6,7 +6,8 @@ import asyncio
 import sys
 from typing import Any
 
-from penstock import App, DagBuilder, node
+from penstock import App
+from penstock.dags import DagBuilder, node
 
 
 @node("same", retry=3)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock import DagBuilder
-from penstock import node as executor
 from penstock.core.errors import AddressRefused, DagInvalid, RunFailed
+from penstock.dags import DagBuilder
+from penstock.dags import node as executor
 from penstock.dags.http_node import AddressGuard
 from penstock.testing import until
 

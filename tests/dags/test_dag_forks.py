@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock import DagBuilder, Fail, Skip
-from penstock import node as executor
 from penstock.core.errors import CannotFork
+from penstock.dags import DagBuilder, Fail, Skip
+from penstock.dags import node as executor
 
 calls: list[str] = []
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock import DagBuilder, Fail, Permanent, RateLimited
-from penstock import node as executor
+from penstock import Permanent, RateLimited
 from penstock.core.errors import DagInvalid
+from penstock.dags import DagBuilder, Fail
+from penstock.dags import node as executor
 from penstock.dags.breakers import Breakers
 from penstock.dags.definition import read_dag
 from penstock.testing import TestApp, until

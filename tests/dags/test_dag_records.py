@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from damage import JUNK, Damage
-from penstock import DagBuilder, Skip
-from penstock import node as executor
 from penstock.commit.committer import CommitRequest
 from penstock.core.errors import RunError
+from penstock.dags import DagBuilder, Skip
+from penstock.dags import node as executor
 from penstock.dags.catalog import version_key
 from penstock.ports.unit import StateWrite, Unit
 from penstock.testing.until import until

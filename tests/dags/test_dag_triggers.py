@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock import DagBuilder, flow
-from penstock import node as executor
+from penstock import flow
 from penstock.core.errors import DagInvalid, UnknownWebhook
+from penstock.dags import DagBuilder
+from penstock.dags import node as executor
 from penstock.dags.definition import read_dag
 from penstock.schedules.spec import decode_spec
 from penstock.testing import until

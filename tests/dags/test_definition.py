@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock import DagBuilder, RetryPolicy
+from penstock import RetryPolicy
 from penstock.core.errors import DagInvalid
 from penstock.core.retry import Backoff
+from penstock.dags import DagBuilder
 from penstock.dags.definition import Dag, Node, read_dag
 from penstock.dags.warnings import find_warnings
 

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from node_programs import node as node_program
-from penstock import DagBuilder, Fail, Skip
-from penstock import node as executor
 from penstock.core.errors import DagInvalid, DefinitionError
+from penstock.dags import DagBuilder, Fail, Skip
+from penstock.dags import node as executor
 from penstock.testing import TestApp
 
 PYTHON = """
 import os
-from penstock import Fail, Next, RetryPolicy, Skip, node
+from penstock import RetryPolicy
+from penstock.dags import Fail, Next, Skip, node
 from penstock.core.retry import Backoff
 
 AT_ONCE = RetryPolicy(2, Backoff("fixed", 1, jitter=False))

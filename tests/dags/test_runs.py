@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock import Context, DagBuilder, Fail, Next, RetryPolicy, Skip
-from penstock import node as executor
+from penstock import Context, RetryPolicy
 from penstock.app.run_actions import jobs_of
 from penstock.core.errors import DagInactive, RunCancelled, RunError, RunFailed, UnknownDag, UnknownFlow
 from penstock.core.retry import Backoff
+from penstock.dags import DagBuilder, Fail, Next, Skip
+from penstock.dags import node as executor
 from penstock.dags.definition import Dag
 from penstock.testing import until
 

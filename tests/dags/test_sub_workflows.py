@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock import DagBuilder, Fail
-from penstock import node as executor
 from penstock.core.errors import RunFailed
+from penstock.dags import DagBuilder, Fail
+from penstock.dags import node as executor
 from penstock.testing import until
 
 

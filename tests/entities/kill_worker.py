@@ -6,7 +6,8 @@ import asyncio
 import sys
 from typing import Any
 
-from penstock import App, States, Transition, entity
+from penstock import App
+from penstock.entities import States, Transition, entity
 
 
 async def note(data: dict[str, Any], payload: int) -> None:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import States, Transition, entity, flow, make_entity, on_event, on_status_changed
+from penstock import flow
 from penstock.core.errors import BadArgument, DefinitionError
 from penstock.core.ids import check_id
+from penstock.entities import States, Transition, entity, make_entity, on_event, on_status_changed
 from penstock.entities.urns import to_id
 
 TEST_TIMEOUT_S = 20

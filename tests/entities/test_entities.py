@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock import Context, Rejected, RetryPolicy, States, Transition, entity, on_event, on_status_changed
+from penstock import Context, RetryPolicy
 from penstock.app import entity_results
 from penstock.core.errors import BadArgument, EntityFailed, EntityRefused, SchemaViolation, UnknownEntity
 from penstock.core.retry import Backoff
-from penstock.entities import commands
+from penstock.entities import Rejected, States, Transition, commands, entity, on_event, on_status_changed
 from penstock.testing import until
 
 AT_ONCE = RetryPolicy(3, Backoff("fixed", 1, jitter=False))

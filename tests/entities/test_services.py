@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock import FunctionService, Rejected, RetryPolicy, States, Transition, entity
+from penstock import RetryPolicy
 from penstock.core.errors import DefinitionError, EntityRefused
 from penstock.core.retry import Backoff
+from penstock.entities import FunctionService, Rejected, States, Transition, entity
 
 AT_ONCE = RetryPolicy(3, Backoff("fixed", 1, jitter=False))
 TIMEOUT_S = 20

@@ -15,10 +15,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 from sqlalchemy.pool import NullPool
 
 import postgres_server
-from penstock import Context, Rejected, RetryPolicy, States, Transition, entity, job
+from penstock import Context, RetryPolicy, job
 from penstock.core.errors import ConfigError, RunError
 from penstock.core.retry import Backoff
-from penstock.entities import execution
+from penstock.entities import Rejected, States, Transition, entity, execution
 from penstock.entities.sqlalchemy import AsyncSQLAlchemyService, SQLAlchemyService
 from penstock.testing import until
 

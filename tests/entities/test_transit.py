@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import States, Transition
 from penstock.core.errors import DefinitionError, EntityCycle
+from penstock.entities import States, Transition
 from penstock.entities.transit import (
     AskCondition,
     CallFallback,

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock import AwaitTimeout, ChildFailed, ChildFailure, Context, SyncContext, flow, step
+from penstock import AwaitTimeout, ChildFailure, Context, SyncContext, flow, step
 from penstock.core.errors import ChildCancelled, DepthLimit, RunFailed
+from penstock.errors import ChildFailed
 from penstock.ports.unit import DELIVERIES
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from http_server import Serve
-from penstock import App, DagBuilder, Fail, node
+from penstock import App
 from penstock.client import Client
+from penstock.dags import DagBuilder, Fail, node
 from penstock.errors import DagInvalid, RunFailed, UnknownDag
 
 

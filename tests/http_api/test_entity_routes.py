@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from http_server import Serve
-from penstock import App, States, Transition, entity
+from penstock import App
 from penstock.client import Client
+from penstock.entities import States, Transition, entity
 from penstock.errors import EntityRefused, SchemaViolation, UnknownEntity
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock import App, DagBuilder, Fail, Skip
-from penstock import node as executor
+from penstock import App
+from penstock.dags import DagBuilder, Fail, Skip
+from penstock.dags import node as executor
 from penstock.testing.until import until
 
 pytestmark = pytest.mark.xdist_group("interop")

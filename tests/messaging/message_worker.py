@@ -9,7 +9,8 @@ import asyncio
 import sys
 from typing import Any
 
-from penstock import App, States, Transition, entity
+from penstock import App
+from penstock.entities import States, Transition, entity
 from penstock.messaging import EmitToEntity
 from penstock.messaging.bullmq import BullMQ
 from penstock.messaging.kafka import Kafka

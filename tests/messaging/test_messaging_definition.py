@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock import App, make_entity
+from penstock import App
 from penstock.core.errors import ConfigError, DefinitionError
+from penstock.entities import make_entity
 from penstock.messaging import EmitEvent, EmitToEntity, read_messaging
 from penstock.messaging.bullmq import BullMQ
 from penstock.messaging.kafka import Kafka

@@ -15,8 +15,9 @@ from bullmq import Queue
 
 import kafka_server
 import redis_server
-from penstock import App, States, Transition, entity
+from penstock import App
 from penstock.core.errors import BadArgument, StoreUnavailable
+from penstock.entities import States, Transition, entity
 from penstock.handlers.decorators import job
 from penstock.messaging import AddJob, EmitToEntity
 from penstock.messaging.bullmq import BullMQ

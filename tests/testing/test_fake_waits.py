@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock import AwaitTimeout, ChildFailed, ChildFailure, Context, Event, SyncContext, flow
+from penstock import AwaitTimeout, ChildFailure, Context, Event, SyncContext, flow
 from penstock.core.errors import BadArgument, CallFailed, DuplicateName, NotJSON, SchemaViolation
+from penstock.errors import ChildFailed
 from penstock.testing import FakeClock, FakeContext
 
 PAID = {"id": 7, "amount": 1200}

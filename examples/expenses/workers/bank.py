@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock import Context, RetryPolicy, node
+from penstock import Context, RetryPolicy
 from penstock.core.retry import Backoff
+from penstock.dags import node
 
 OFTEN = RetryPolicy(5, Backoff("exponential", 200))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import Fail, node
+from penstock.dags import Fail, node
 
 LIMITS = {"travel": 100_000, "meals": 8_000, "books": 15_000}
 

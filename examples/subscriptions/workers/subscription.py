@@ -2,7 +2,7 @@
 
 import os
 
-from penstock import States, Transition, entity
+from penstock.entities import States, Transition, entity
 
 
 def note_payment(subscription: dict, payload: dict) -> None:

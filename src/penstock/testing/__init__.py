@@ -1,7 +1,8 @@
 """Tools for tests: an App that skips time, a ctx without an App, a fake clock, `until`, and contracts for stores."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..core.lazy_names import lazy_names
 
 # Imported eagerly: a lazy `until` would resolve to the module of the same name.
 from .until import until
@@ -12,25 +13,16 @@ if TYPE_CHECKING:
     from .fake_context import FakeContext
     from .run_replay import replay
     from .test_app import TestApp
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "Crashed": ".crashes",
+            "FakeClock": ".clock",
+            "FakeContext": ".fake_context",
+            "TestApp": ".test_app",
+            "replay": ".run_replay",
+        },
+    )
 
 __all__ = ["Crashed", "FakeClock", "FakeContext", "TestApp", "replay", "until"]
-
-_MODULES = {
-    "Crashed": ".crashes",
-    "FakeClock": ".clock",
-    "FakeContext": ".fake_context",
-    "TestApp": ".test_app",
-    "replay": ".run_replay",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a name on first use: pytest loads the plugin of this package in every project."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULES[name], __name__), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

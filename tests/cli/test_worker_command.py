@@ -135,3 +135,26 @@ def test_nothing_to_work_on(penstock: Callable, project: Path) -> None:
     answer = penstock("worker", "--dir", "empty")
     assert answer.code == 2
     assert "nothing to work on" in answer.err
+
+
+def test_until_idle_works_on_what_is_due_and_exits(penstock: Callable, project: Path) -> None:
+    penstock("start", "greet", "--input", '"Ann"', "--key", "mine")
+    answer = penstock("worker", "--until-idle")
+    assert answer.code == 0
+    assert answer.out.endswith("Nothing is due, and nothing is planned.\n")
+    shown = penstock("runs", "show", "mine", "--json")
+    assert shown.code == 0, shown.err
+    assert shown.json["result"] == "Hello, Ann!"
+    penstock("start", "greet", "--input", '"Ben"', "--delay", "1h")
+    answer = penstock("worker", "--until-idle", "--json")
+    report = json.loads(answer.lines[-1])
+    assert answer.code == 0
+    assert report["idle"] is True
+    assert report["next"] > "2026"
+    assert f"Nothing is due until {report['next']}" in penstock("worker", "--until-idle").out
+
+
+def test_until_idle_runs_one_process(penstock: Callable) -> None:
+    answer = penstock("worker", "--until-idle", "--processes", "2")
+    assert answer.code == 2
+    assert "--until-idle runs one process; use --concurrency" in answer.err

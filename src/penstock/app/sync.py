@@ -22,6 +22,7 @@ from ..transactions.connections.connection import run_blocking
 from ..transactions.outbox_database import Connect
 from ..transactions.relay import FailedRow
 from .app import App, EngineFactory, NotOpen
+from .idleness import IdleReport
 from .outbox import Outbox
 from .portal import Portal, check_blocking
 from .sync_facets import (
@@ -342,6 +343,24 @@ class SyncWorkers:
         """
         try:
             self._portal.call(self._workers.run(queues, concurrency=concurrency, name=name, runs=runs))
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+
+    def run_until_idle(
+        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+    ) -> IdleReport:
+        """Run a worker until nothing is due, and return when to run one again.
+
+        It fires schedules, too. It does not wait for delayed jobs, waits, jobs of other workers and paused queues.
+
+        Args:
+            queues: Queues to work on. Default: those of the loaded handlers.
+            concurrency: Maximum number of handlers at once.
+            name: Name of the worker in events and logs.
+        """
+        try:
+            return self._portal.call(self._workers.run_until_idle(queues, concurrency=concurrency, name=name))
         except KeyboardInterrupt:
             self.stop()
             raise

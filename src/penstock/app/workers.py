@@ -10,6 +10,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from .. import __version__
@@ -35,6 +36,7 @@ from ..worker.run_scope import WorkScope
 from ..worker.worker import Worker
 from .arguments import check_list
 from .gc_tuning import reduce_collections
+from .idleness import IdleDetector, IdleReport
 from .inspections import Inspections
 from .schedule_service import ScheduleService
 from .store_urls import is_read_only
@@ -117,6 +119,7 @@ class Workers:
             **(runner_factories or {}),
         }
         self._worker: Worker | None = None
+        self._idle_detector: IdleDetector | None = None
         self.inspections = Inspections(runtime, lambda: self._worker)
         self._presence: PresenceReporter | None = None
         self._requested: tuple[Sequence[str], int] = ((), 1)
@@ -147,6 +150,34 @@ class Workers:
                 all jobs of the queues.
         """
         await self._run(queues, concurrency, _worker_name(name), runs)
+
+    async def run_until_idle(
+        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+    ) -> IdleReport:
+        """Run a worker until nothing is due, and return when to run one again.
+
+        It fires schedules, too. It does not wait for delayed jobs, waits, jobs of other workers and paused queues.
+
+        Args:
+            queues: Queues to work on. Default: those of the loaded handlers.
+            concurrency: Maximum number of handlers at once.
+            name: Name of the worker in events and logs.
+        """
+        running = asyncio.create_task(self._run(queues, concurrency, _worker_name(name), None), name="penstock-worker")
+        await asyncio.sleep(0)
+        detector = self._idle_detector
+        if running.done() or detector is None:
+            await running
+            return IdleReport(False)
+        idle = asyncio.create_task(detector.wait(self._clock.now_ms), name="penstock-idle")
+        try:
+            await asyncio.wait((running, idle), return_when=asyncio.FIRST_COMPLETED)
+            report = idle.result() if idle.done() else IdleReport(False)
+        finally:
+            idle.cancel()
+            self.stop()
+            await running
+        return report
 
     async def _run(
         self, queues: Sequence[str] | None, concurrency: int | None, name: str, runs: Sequence[str] | None
@@ -188,11 +219,13 @@ class Workers:
             scope=scope,
         )
         self._worker = worker
+        is_prepared = asyncio.Event()
+        self._idle_detector = IdleDetector(worker, self._schedules.scheduler, self._store, settings.lease, is_prepared)
         self._ended.clear()
         presence = PresenceReporter(self._store, self._outages, self._facts_collector(worker))
         self._presence = presence
         background = [
-            start_service(self._register_start_on, "penstock-start-on"),
+            start_service(partial(self._register_start_on, is_prepared), "penstock-start-on"),
             start_service(presence.run, "penstock-presence"),
             start_service(self.inspections.serve, "penstock-inspections"),
         ]
@@ -214,7 +247,7 @@ class Workers:
                 await asyncio.wait(background)
                 await presence.remove()
             finally:  # a caller that is cancelled here must not leave `close` waiting for ever
-                self._worker = None
+                self._worker = self._idle_detector = None
                 self._ended.set()
                 await runner.close()
 
@@ -359,7 +392,7 @@ class Workers:
         limits[DELIVERIES] = QueueLimits(concurrency)
         return limits
 
-    async def _register_start_on(self) -> None:
+    async def _register_start_on(self, is_prepared: asyncio.Event) -> None:
         """Register the waits by which events start flows, and the dags in files, again after each reload."""
         kept: Registry | None = None
         with self._store.signals.listen("registry") as listener:
@@ -369,6 +402,7 @@ class Workers:
                         await self._start_on.register(registry.flows)
                         await self._register_dags()
                         kept = registry
+                        is_prepared.set()
                 except StoreError as problem:
                     self._outages.report_failure("cannot register which events start flows, retrying", problem)
                 await listener.wait(5.0 if kept is None else None)

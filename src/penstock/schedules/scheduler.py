@@ -76,9 +76,7 @@ class Scheduler:
     async def _poll(self) -> float:
         """Fire what is due and return the seconds until the next poll."""
         try:
-            await self._starter.prepare()
-            while await self.fire_due():
-                pass
+            await self.catch_up()
             due = await self._store.next_schedule(self._now)
         except StoreError as problem:
             self._outages.report_failure("cannot read schedules, retrying", problem)
@@ -86,6 +84,12 @@ class Scheduler:
         self._outages.report_answer()
         pause = MAX_IDLE_S if due is None else min(max((due - self._now) / 1000, 0.001), MAX_IDLE_S)
         return min(pause, STUCK_RETRY_S) if self._stuck else pause
+
+    async def catch_up(self) -> None:
+        """Store the declared schedules and fire what is due, until no slot is left that can fire now."""
+        await self._starter.prepare()
+        while await self.fire_due():
+            pass
 
     async def fire_due(self) -> int:
         """Fire every schedule that is due now. Return how many slots this scheduler fired or skipped."""

@@ -55,6 +55,7 @@ class ClaimPoller:
         self._loop = asyncio.get_running_loop()
         self._failures = 0  # unexpected errors in a row
         self._wakes_at = 0.0  # by the loop's time, which no clock can set; a signal may come earlier
+        self._asked: asyncio.Future[bool] | None = None  # see `poll_once`
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Poll until stopped: at once after a signal, and whenever a job is due."""
@@ -79,10 +80,18 @@ class ClaimPoller:
         if self._listener is not None:
             self._listener.notify()
 
+    async def poll_once(self) -> bool:
+        """Poll from now on. Return whether all queues were asked and none has a job for this worker."""
+        self._asked = self._loop.create_future()
+        self.poll_soon()
+        return await self._asked
+
     async def _poll(self, stopping: asyncio.Event) -> None:
+        asked, self._asked = self._asked, None
         self._capacity.note_poll()
         request = self.request_claims(Counter())
         if request is None:
+            _answer(asked, False)
             return
         claimed: ClaimBatch | None = None
         try:
@@ -97,8 +106,12 @@ class ClaimPoller:
             self._failures = 0
         finally:
             self.take_claims(request, Counter(), claimed)
-        if claimed is None and self._failures:
-            await self._pause(stopping)
+        if claimed is None:
+            self._asked = self._asked or asked  # the next poll answers
+            if self._failures:
+                await self._pause(stopping)
+        else:
+            _answer(asked, not claimed.claims and len(request.queues) == len(self.queues))
 
     async def _pause(self, stopping: asyncio.Event) -> None:
         """Wait longer after each unexpected error in a row. No signal ends the pause: it may come often."""
@@ -145,3 +158,8 @@ class ClaimPoller:
         if known is None or known <= self._clock.now_ms() or len(request.queues) == len(self.queues):
             return due
         return known if due is None else min(known, due)
+
+
+def _answer(asked: asyncio.Future[bool] | None, found_nothing: bool) -> None:
+    if asked is not None and not asked.done():
+        asked.set_result(found_nothing)

@@ -34,6 +34,7 @@ INTERRUPT_TIMEOUT_S = 2.0  # how long an interrupted handler has to end
 CANCEL_TIMEOUT_S = 1.0
 UNKNOWN_KIND_TRIES = 20  # leases in which no worker had the engine of a run; then its job fails
 RESUMED_AFTER_S = 0.05  # an attempt of a waiting run that takes longer shows the run as running
+IDLE_CHECK_S = 0.01  # between two polls of a worker that waits to be idle
 CANCELLATION_CHECK_S = 0.1  # at most one look at cancelled runs in this time
 
 
@@ -71,6 +72,7 @@ class Worker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._resumes: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
+        self._emptied = asyncio.Event()  # no claim is in hand
         self._loop = asyncio.get_running_loop()
         self._services = AttemptServices(
             store=store,
@@ -121,6 +123,16 @@ class Worker:
     def next_due(self) -> int | None:
         """Return when there is more to claim, by the store's last answer."""
         return self._poller.next_due
+
+    async def wait_idle(self) -> None:
+        """Wait until no claim is in hand and a poll of all queues finds no job."""
+        while True:
+            while self._active:
+                self._emptied.clear()
+                await self._emptied.wait()
+            if await self._poller.poll_once() and not self._active and not self.reserved:
+                return
+            await asyncio.sleep(IDLE_CHECK_S)
 
     async def run(self) -> None:
         """Work until `stop`, then finish or release the claims in hand."""
@@ -246,6 +258,8 @@ class Worker:
             elif self._quarantine.concerns(claim):
                 self._poller.poll_soon()
             self._quarantine.leave(claim)
+            if not self._active:
+                self._emptied.set()
 
     async def _end_bare(self, claim: Claim, problem: Exception) -> bool:
         """End a job whose claim cannot be opened or whose end cannot be recorded. Return whether that is recorded.

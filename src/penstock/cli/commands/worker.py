@@ -13,7 +13,7 @@ from ... import __version__
 from ...app import App
 from ...app.store_urls import mask
 from ...core.errors import ConfigError
-from ..errors import warn
+from ..errors import UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json, print_text
 from ..parse import read_count
@@ -25,6 +25,7 @@ from ..tables import pluralize
 PARENT_CHECK_INTERVAL_S = 1.0
 
 
+UNTIL_IDLE_HELP = "Exit with 0 when nothing is due, and print when more work is due."
 CONCURRENCY_HELP = "Maximum number of concurrent handlers; default PENSTOCK_CONCURRENCY, then 10."
 
 MAX_PROCESSES = 1_000
@@ -38,6 +39,7 @@ def worker(
     ] = None,
     concurrency: Annotated[int | None, Parameter(help=CONCURRENCY_HELP)] = None,
     processes: Annotated[int, Parameter(help="Number of worker processes; one that dies is restarted.")] = 1,
+    until_idle: Annotated[bool, Parameter(negative="", help=UNTIL_IDLE_HELP)] = False,
     child_of: Annotated[int | None, Parameter(show=False)] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
@@ -49,18 +51,39 @@ def worker(
     """
     selected = ",".join(queues) if queues else None
     if read_count(processes, "--processes", MAX_PROCESSES) > 1:
+        if until_idle:
+            raise UsageError("--until-idle runs one process; use --concurrency instead of --processes")
         return asyncio.run(_work_in_processes(processes, selected, concurrency, common))
-    return run_event_loop(_work(selected, concurrency, common, child_of))
+    return run_event_loop(_work(selected, concurrency, common, child_of, until_idle))
 
 
-async def _work(queues: str | None, concurrency: int | None, common: CommonOptions, parent: int | None) -> int:
+async def _work(
+    queues: str | None, concurrency: int | None, common: CommonOptions, parent: int | None, until_idle: bool
+) -> int:
     refuse_memory_store(common)
     app = build_worker_app(common, verbose=True, queues=queues, concurrency=concurrency)
     check_handlers(app)
     async with open_app(app) as is_open:
+        if is_open and until_idle:
+            return await _work_until_idle(app, concurrency, common)
         if is_open:
             await _work_until_stopped(app, concurrency, common, parent)
     warn("Stopped.")
+    return 0
+
+
+async def _work_until_idle(app: App, concurrency: int | None, common: CommonOptions) -> int:
+    with handle_stop_signals(partial(_stop, app)):
+        print_summary(summarize(app), common.json)
+        report = await app.workers.run_until_idle(concurrency=concurrency)
+    if common.json:
+        print_json({"idle": report.idle, "next": report.next})
+    elif not report.idle:
+        warn("Stopped.")
+    elif report.next is None:
+        print_text("Nothing is due, and nothing is planned.")
+    else:
+        print_text(f"Nothing is due until {report.next}.")
     return 0
 
 

@@ -39,6 +39,8 @@ ROUTES = {
     "queues pause": "pause_queue",
     "queues resume": "resume_queue",
     "queues drain": "drain_queue",
+    "queues limits": "get_queue_limits set_queue_limits reset_queue_limits",
+    "queues keys": "list_queue_keys",
     "state": "list_state",
     "jobs list": "list_jobs",
     "jobs show": "get_job",

@@ -285,3 +285,23 @@ def test_a_job_that_cannot_be_decoded_is_shown(penstock: Callable, project: Path
     assert "the input must be valid JSON" in penstock("dlq", "show", bad).out
     assert "1 in pictures-dlq" in penstock("doctor").out
     assert "redrive it with another input" in penstock("dlq", "redrive", bad).out + penstock("dlq", "redrive", bad).err
+
+
+def test_limits_are_changed_shown_and_reset(penstock: Callable) -> None:
+    enqueue(1)
+    changed = penstock("queues", "limits", "pictures", "--concurrency", "2", "--rate-limit", "100/1m", "--json").json
+    assert changed["effective"] == {"concurrency": 2, "maxActive": None, "rateLimit": "100/1m", "perKey": False}
+    shown = penstock("queues", "limits", "pictures").out
+    assert "in use" in shown
+    assert "changed" in shown
+    assert "100/1m" in shown
+    assert penstock("queues", "limits", "pictures", "--reset", "--json").json["override"] is None
+    assert "[bad_argument]" in penstock("queues", "limits", "pictures", "--reset", "--max-active", "1").err
+
+
+def test_the_keys_of_a_queue(penstock: Callable) -> None:
+    enqueue(1, 2, order_key="shop-1")
+    assert "No open job of queue greet has a key." in str(penstock("queues", "keys", "greet"))
+    assert rows(penstock("queues", "keys", "pictures", "--json")) == [
+        {"key": "shop-1", "jobs": 2, "waiting": 1, "held": 1, "delayed": 0, "active": 0}
+    ]

@@ -1,4 +1,4 @@
-"""`app.queues`: counts, rates, pause, resume, drain and the events of queues."""
+"""`app.queues`: counts, rates, limits, keys, pause, resume, drain and the events of queues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from ..ports.monitoring import MINUTE_MS, RATES_KEPT_MS, MinuteCounts
 from ..ports.store import QueueRow, SharedQueues
 from ..ports.unit import DELIVERIES, JobState
 from .events import check_then_follow
-from .views import QueueMinute, QueueView
+from .queue_limits import LimitOverrides, limits_view, read_new_limits
+from .views import QueueKey, QueueKeysView, QueueLimitsView, QueueMinute, QueueView
+
+KEY_LOOK = 2_000  # jobs of each state that are read to count keys
 
 
 @check_arguments
@@ -28,6 +31,7 @@ class Queues:
         self._registry = runtime.registry
         self._clock = runtime.clock
         self._rates = runtime.committer.rates
+        self._overrides = LimitOverrides(runtime)
 
     async def list(self, *, internal: bool = False) -> list[QueueView]:
         """Return every queue with its counts by state, also those of loaded handlers that are still empty.
@@ -98,6 +102,76 @@ class Queues:
         """
         await self._get(queue)
         return await self._store.drain(queue, delayed=delayed)
+
+    async def limits(self, queue: str) -> QueueLimitsView:
+        """Return the limits of a queue: what applies, what its handlers declare, and what `set_limits` changed.
+
+        Args:
+            queue: The queue's name.
+        """
+        await self._get(queue)
+        return limits_view(queue, self._registry().handlers(), (await self._overrides.read()).get(queue))
+
+    async def set_limits(
+        self,
+        queue: str,
+        *,
+        concurrency: int | None = None,
+        max_active: int | None = None,
+        rate_limit: str | None = None,
+        per_key: bool = False,
+    ) -> QueueLimitsView:
+        """Change the limits of a queue while workers run. They follow within two seconds, and after each restart.
+
+        What is not passed is as the handlers declare. The window of a rate limit starts over. Jobs that run are not
+        stopped.
+
+        Args:
+            queue: The queue's name.
+            concurrency: Maximum number of handlers at once in each worker.
+            max_active: Maximum number of jobs at once, over all workers.
+            rate_limit: Maximum number of starts over all workers, such as "100/1m".
+            per_key: Whether the rate limit applies to each rate key of the jobs.
+        """
+        handlers = self._registry().handlers()
+        limits = read_new_limits(
+            queue,
+            handlers,
+            concurrency=concurrency,
+            max_active=max_active,
+            rate_limit=rate_limit,
+            per_key=per_key,
+        )
+        await self._get(queue)
+        await self._overrides.set(queue, *limits)
+        return await self.limits(queue)
+
+    async def reset_limits(self, queue: str) -> QueueLimitsView:
+        """Return to the limits that the handlers of a queue declare.
+
+        Args:
+            queue: The queue's name.
+        """
+        await self._get(queue)
+        await self._overrides.remove(queue)
+        return await self.limits(queue)
+
+    async def top_keys(self, queue: str, *, limit: int = 10) -> QueueKeysView:
+        """Return the order keys and rate keys of a queue with the most open jobs: who fills it.
+
+        A job counts with its order key, else with its rate key. The first 2,000 jobs of each state are read.
+
+        Args:
+            queue: The queue's name.
+            limit: Maximum number of keys.
+        """
+        await self._get(queue)
+        counts: dict[str, dict[str, int]] = {}
+        for row in await self._store.open_keys(queue, KEY_LOOK):
+            counts.setdefault(row.key, {})[row.state] = row.count
+        keys = [QueueKey(key, sum(states.values()), states) for key, states in counts.items()]
+        keys.sort(key=lambda one: (-one.total, one.key))
+        return QueueKeysView(queue, keys[:limit], max(len(keys) - limit, 0), KEY_LOOK)
 
     def events(self, queue: str, *, after: str | None = None, shared: bool = False) -> AsyncIterator[Event]:
         """Iterate over the job events of a queue, then follow it live.

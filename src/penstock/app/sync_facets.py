@@ -50,7 +50,18 @@ from .runs import I, Runs
 from .schedules import Schedules
 from .state import AppState
 from .tokens import Caller, Role, Token, Tokens
-from .views import ChildView, JobPage, JobView, QueueMinute, QueueView, RunSummary, ScheduleView, StreamView
+from .views import (
+    ChildView,
+    JobPage,
+    JobView,
+    QueueKeysView,
+    QueueLimitsView,
+    QueueMinute,
+    QueueView,
+    RunSummary,
+    ScheduleView,
+    StreamView,
+)
 from .waits import Waits, WaitView
 from .webhooks import Webhooks
 
@@ -1120,6 +1131,60 @@ class SyncQueues:
             delayed: Delete delayed jobs too.
         """
         return self._portal.call(self._facet.drain(queue, delayed=delayed))
+
+    def limits(self, queue: str) -> QueueLimitsView:
+        """Return the limits of a queue: what applies, what its handlers declare, and what `set_limits` changed.
+
+        Args:
+            queue: The queue's name.
+        """
+        return self._portal.call(self._facet.limits(queue))
+
+    def set_limits(
+        self,
+        queue: str,
+        *,
+        concurrency: int | None = None,
+        max_active: int | None = None,
+        rate_limit: str | None = None,
+        per_key: bool = False,
+    ) -> QueueLimitsView:
+        """Change the limits of a queue while workers run. They follow within two seconds, and after each restart.
+
+        What is not passed is as the handlers declare. The window of a rate limit starts over. Jobs that run are not
+        stopped.
+
+        Args:
+            queue: The queue's name.
+            concurrency: Maximum number of handlers at once in each worker.
+            max_active: Maximum number of jobs at once, over all workers.
+            rate_limit: Maximum number of starts over all workers, such as "100/1m".
+            per_key: Whether the rate limit applies to each rate key of the jobs.
+        """
+        return self._portal.call(
+            self._facet.set_limits(
+                queue, concurrency=concurrency, max_active=max_active, rate_limit=rate_limit, per_key=per_key
+            )
+        )
+
+    def reset_limits(self, queue: str) -> QueueLimitsView:
+        """Return to the limits that the handlers of a queue declare.
+
+        Args:
+            queue: The queue's name.
+        """
+        return self._portal.call(self._facet.reset_limits(queue))
+
+    def top_keys(self, queue: str, *, limit: int = 10) -> QueueKeysView:
+        """Return the order keys and rate keys of a queue with the most open jobs: who fills it.
+
+        A job counts with its order key, else with its rate key. The first 2,000 jobs of each state are read.
+
+        Args:
+            queue: The queue's name.
+            limit: Maximum number of keys.
+        """
+        return self._portal.call(self._facet.top_keys(queue, limit=limit))
 
     def events(self, queue: str, *, after: str | None = None, shared: bool = False) -> Iterator[Event]:
         """Iterate over the job events of a queue, then follow it live.

@@ -173,6 +173,42 @@ class QueueMinute(msgspec.Struct, frozen=True):
     retried: int = 0  # attempts that failed, with another one to come
 
 
+class LimitValues(msgspec.Struct, frozen=True, rename="camel"):
+    """Limits of a queue. None: no limit, and for `concurrency` that of the worker."""
+
+    concurrency: int | None = None  # handlers at once in each worker
+    max_active: int | None = None  # jobs at once over all workers
+    rate_limit: str | None = None  # such as "100/1m"
+    per_key: bool = False  # the rate limit applies to each rate key
+
+
+class QueueLimitsView(msgspec.Struct, frozen=True, rename="camel"):
+    """The limits of a queue: what applies, what its handlers declare, and what was changed."""
+
+    queue: str
+    effective: LimitValues
+    declared: LimitValues | None = None  # None: this process has no handler of the queue
+    override: LimitValues | None = None
+    changed_at: str | None = None  # when the override was set
+
+
+class QueueKey(msgspec.Struct, frozen=True, rename="camel"):
+    """An order key or a rate key, and how many open jobs of a queue have it in each state."""
+
+    key: str
+    total: int
+    counts: dict[str, int]
+
+
+class QueueKeysView(msgspec.Struct, frozen=True, rename="camel"):
+    """The keys of a queue with the most open jobs, the largest first."""
+
+    queue: str
+    keys: list[QueueKey]
+    others: int = 0  # keys that are not listed
+    looked_at: int = 0  # how many jobs of each state were read, at most
+
+
 def run_summary(row: RunRow, waits_for: Sequence[str] = (), unreadable: str | None = None) -> RunSummary:
     """Return the list entry of a run."""
     times = to_iso(row.created), to_iso(row.updated)

@@ -38,6 +38,7 @@ from .arguments import check_list
 from .gc_tuning import reduce_collections
 from .idleness import IdleDetector, IdleReport
 from .inspections import Inspections
+from .queue_limits import FOLLOW_INTERVAL_S, LimitOverride, LimitOverrides, apply_overrides, declared_limits
 from .schedule_service import ScheduleService
 from .store_urls import is_read_only
 from .views import WorkerView, worker_view
@@ -120,6 +121,8 @@ class Workers:
         }
         self._worker: Worker | None = None
         self._idle_detector: IdleDetector | None = None
+        self._overrides = LimitOverrides(runtime)
+        self._changed: dict[str, LimitOverride] = {}
         self.inspections = Inspections(runtime, lambda: self._worker)
         self._presence: PresenceReporter | None = None
         self._requested: tuple[Sequence[str], int] = ((), 1)
@@ -228,6 +231,7 @@ class Workers:
             start_service(partial(self._register_start_on, is_prepared), "penstock-start-on"),
             start_service(presence.run, "penstock-presence"),
             start_service(self.inspections.serve, "penstock-inspections"),
+            start_service(self._follow_limits, "penstock-limits"),
         ]
         if scope is None:
             background += [
@@ -237,6 +241,8 @@ class Workers:
             ]
         try:
             async with self._file_bridges() if scope is None else nullcontext():
+                if await self._read_changed_limits():  # before the first claim
+                    self._refresh_limits()
                 with reduce_collections():
                     await self._until_stopped(worker)
         finally:
@@ -319,11 +325,16 @@ class Workers:
         """Give the running worker the queues and limits of the present registry."""
         if self._worker is None:
             return
+        self._refresh_limits()
+        self._store.signals.notify_all()  # the services for declared schedules and start_on read the registry again
+
+    def _refresh_limits(self) -> None:
+        if self._worker is None:
+            return
         queues, concurrency = self._requested
         known = self._registry().queues()
         wanted = [queue for queue in queues or known if queue in known]
         self._worker.change_queues(self._limits(wanted, concurrency) if wanted else {})
-        self._store.signals.notify_all()  # the services for declared schedules and start_on read the registry again
 
     async def close(self) -> None:
         """Stop the worker and wait for its end. `App.close` does it."""
@@ -383,14 +394,30 @@ class Workers:
                 )
         limits: dict[str, QueueLimits] = {}
         for queue in queues or known:
-            mine = [handler for handler in handlers if handler.queue_name == queue]
-            own = [handler.concurrency for handler in mine if handler.concurrency is not None]
-            most = [handler.max_active for handler in mine if handler.max_active is not None]
-            rate = next((handler.rate for handler in mine if handler.rate is not None), None)
-            limits[queue] = QueueLimits(min(own, default=concurrency), rate, min(most, default=None))
+            own, rate, max_active = declared_limits(handlers, queue)
+            limits[queue] = QueueLimits(own or concurrency, rate, max_active)
         # Every worker delivers events, whatever queues it works on.
         limits[DELIVERIES] = QueueLimits(concurrency)
-        return limits
+        return apply_overrides(limits, self._changed)
+
+    async def _read_changed_limits(self) -> bool:
+        """Read the limits that were changed while workers run. Return whether they differ from those in use."""
+        try:
+            changed = await self._overrides.read()
+        except StoreError as problem:
+            self._outages.report_failure("cannot read the changed limits of queues, retrying", problem)
+            return False
+        if changed == self._changed:
+            return False
+        self._changed = changed
+        return True
+
+    async def _follow_limits(self) -> None:
+        with self._store.signals.listen("limits") as listener:
+            while True:
+                await listener.wait(FOLLOW_INTERVAL_S)
+                if await self._read_changed_limits():
+                    self._refresh_limits()
 
     async def _register_start_on(self, is_prepared: asyncio.Event) -> None:
         """Register the waits by which events start flows, and the dags in files, again after each reload."""

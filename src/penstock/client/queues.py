@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from ..app.views import QueueMinute, QueueView
+from ..app.views import QueueKeysView, QueueLimitsView, QueueMinute, QueueView
 from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from ..core.events import Event
@@ -74,6 +74,57 @@ class Queues:
             since: How far to look back.
         """
         return await self._connection.get(Minutes, QUEUE + "/rates", queue, since=show_duration(since))
+
+    async def limits(self, queue: str) -> QueueLimitsView:
+        """Return the limits of a queue: what applies, what its handlers declare, and what `set_limits` changed.
+
+        Args:
+            queue: The queue's name.
+        """
+        return await self._connection.get(QueueLimitsView, QUEUE + "/limits", queue)
+
+    async def set_limits(
+        self,
+        queue: str,
+        *,
+        concurrency: int | None = None,
+        max_active: int | None = None,
+        rate_limit: str | None = None,
+        per_key: bool = False,
+    ) -> QueueLimitsView:
+        """Change the limits of a queue while workers run. They follow within two seconds, and after each restart.
+
+        What is not passed is as the handlers declare. The window of a rate limit starts over. Jobs that run are not
+        stopped.
+
+        Args:
+            queue: The queue's name.
+            concurrency: Maximum number of handlers at once in each worker.
+            max_active: Maximum number of jobs at once, over all workers.
+            rate_limit: Maximum number of starts over all workers, such as "100/1m".
+            per_key: Whether the rate limit applies to each rate key of the jobs.
+        """
+        limits = {"concurrency": concurrency, "maxActive": max_active, "rateLimit": rate_limit, "perKey": per_key}
+        return await self._connection.request("PUT", QueueLimitsView, QUEUE + "/limits", queue, body=limits)
+
+    async def reset_limits(self, queue: str) -> QueueLimitsView:
+        """Return to the limits that the handlers of a queue declare.
+
+        Args:
+            queue: The queue's name.
+        """
+        return await self._connection.delete(QueueLimitsView, QUEUE + "/limits", queue)
+
+    async def top_keys(self, queue: str, *, limit: int = 10) -> QueueKeysView:
+        """Return the order keys and rate keys of a queue with the most open jobs: who fills it.
+
+        A job counts with its order key, else with its rate key. The first 2,000 jobs of each state are read.
+
+        Args:
+            queue: The queue's name.
+            limit: Maximum number of keys.
+        """
+        return await self._connection.get(QueueKeysView, QUEUE + "/keys", queue, limit=limit)
 
     async def events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """Iterate over the job events of a queue, then follow it live.

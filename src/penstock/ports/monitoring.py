@@ -60,6 +60,23 @@ class QueueRates(Protocol):
         ...
 
 
+class KeyRow(msgspec.Struct, frozen=True):
+    """Open jobs of a queue with the same order key or rate key, in one state."""
+
+    key: str
+    state: str
+    count: int
+
+
+class QueueKeys(Protocol):
+    """The keys of a queue: what its order keys and its limits per key apply to."""
+
+    async def open_keys(self, queue: str, look: int) -> list[KeyRow]:
+        """Return how many jobs of each key wait, are held, delayed or active. Of each of these states the first `look`
+        jobs are read. A job has its order key, else its rate key; jobs with neither are left out."""
+        ...
+
+
 class ErrorGroupRow(msgspec.Struct, frozen=True):
     """Waiting jobs of a dead-letter queue with the same error group."""
 

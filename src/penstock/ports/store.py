@@ -11,7 +11,7 @@ import msgspec
 
 from ..core.clock import Clock
 from ..core.events import Event
-from .monitoring import ErrorGroups, Presence, QueueRates
+from .monitoring import ErrorGroups, Presence, QueueKeys, QueueRates
 from .unit import FLOW, Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, RunParent, Unit
 
 
@@ -299,6 +299,10 @@ class QueueAdmin(Protocol):
 
     async def remove(self, id: str) -> bool:
         """Delete a job that no worker holds; return False if there is none."""
+        ...
+
+    async def reset_rates(self, queue: str) -> None:
+        """Start the windows of the queue's rate limits over: the limit has changed. A queue that is held stays held."""
         ...
 
     async def drain(self, queue: str, *, delayed: bool = False) -> int:
@@ -633,6 +637,7 @@ class Store(
     State,
     Presence,
     QueueRates,
+    QueueKeys,
     ErrorGroups,
     Housekeeping,
     Protocol,

@@ -669,6 +669,12 @@ export interface JobView {
   unreadable?: string | null
 }
 
+/** How many keys to return. */
+export interface KeysQuery {
+  limit?: number
+  reveal?: boolean
+}
+
 /** How many dead letters there are, and what was done with them once that was confirmed. */
 export interface LetterBulk {
   matched: number
@@ -695,6 +701,22 @@ export interface LetterQuery {
   after?: string | null
   limit?: number
   reveal?: boolean
+}
+
+/** Limits of a queue. None: no limit, and for `concurrency` that of the worker. */
+export interface LimitValues {
+  concurrency?: number | null
+  maxActive?: number | null
+  rateLimit?: string | null
+  perKey?: boolean
+}
+
+/** The limits to change; what is left out is as the handlers declare. */
+export interface LimitsBody {
+  concurrency?: number | null
+  maxActive?: number | null
+  rateLimit?: string | null
+  perKey?: boolean
 }
 
 /** What to follow, and from where. */
@@ -834,6 +856,30 @@ export interface PreviewJob {
 export interface PreviewWait {
   id: string
   state: string
+}
+
+/** An order key or a rate key, and how many open jobs of a queue have it in each state. */
+export interface QueueKey {
+  key: string
+  total: number
+  counts: Record<string, number>
+}
+
+/** The keys of a queue with the most open jobs, the largest first. */
+export interface QueueKeysView {
+  queue: string
+  keys: (QueueKey)[]
+  others?: number
+  lookedAt?: number
+}
+
+/** The limits of a queue: what applies, what its handlers declare, and what was changed. */
+export interface QueueLimitsView {
+  queue: string
+  effective: LimitValues
+  declared?: LimitValues | null
+  override?: LimitValues | null
+  changedAt?: string | null
 }
 
 /** What happened to the jobs of a queue in one minute. */
@@ -1498,6 +1544,34 @@ export interface Operations {
     query: {}
     body: { body?: DrainBody }
     answer: Drained
+  }
+  /** Return the order keys and rate keys of a queue with the most open jobs. */
+  listQueueKeys: {
+    path: { queue: string }
+    query: { limit?: number; reveal?: boolean }
+    body: { body?: never }
+    answer: QueueKeysView
+  }
+  /** Return the limits of a queue: what applies, what its handlers declare, and what was changed. */
+  getQueueLimits: {
+    path: { queue: string }
+    query: {}
+    body: { body?: never }
+    answer: QueueLimitsView
+  }
+  /** Change the limits of a queue while workers run. They follow within two seconds. */
+  setQueueLimits: {
+    path: { queue: string }
+    query: {}
+    body: { body?: LimitsBody }
+    answer: QueueLimitsView
+  }
+  /** Return to the limits that the handlers of a queue declare. */
+  resetQueueLimits: {
+    path: { queue: string }
+    query: {}
+    body: { body?: never }
+    answer: QueueLimitsView
   }
   /** List the jobs of a queue in one state, or in several, one state after the other. */
   listJobs: {
@@ -2426,6 +2500,10 @@ export const OPERATIONS = {
   pauseQueue: ['POST', '/api/_queue/{queue}/pause'],
   resumeQueue: ['POST', '/api/_queue/{queue}/resume'],
   drainQueue: ['POST', '/api/_queue/{queue}/drain'],
+  listQueueKeys: ['GET', '/api/_queue/{queue}/keys'],
+  getQueueLimits: ['GET', '/api/_queue/{queue}/limits'],
+  setQueueLimits: ['PUT', '/api/_queue/{queue}/limits'],
+  resetQueueLimits: ['DELETE', '/api/_queue/{queue}/limits'],
   listJobs: ['GET', '/api/_queue/{queue}/jobs'],
   enqueueJob: ['POST', '/api/_queue/{queue}/jobs'],
   enqueueJobs: ['POST', '/api/_queue/{queue}/jobs/bulk'],

@@ -1,11 +1,13 @@
-"""`/api/_queue`: queues and their counts; pause, resume, drain."""
+"""`/api/_queue`: queues, their counts, limits and keys; pause, resume, drain."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import msgspec
 
 from ...app.app import App
-from ...app.views import QueueMinute, QueueView
+from ...app.views import QueueKeysView, QueueLimitsView, QueueMinute, QueueView
 from ..endpoints import Body, Query, Routes
 
 routes = Routes("queues")
@@ -33,6 +35,21 @@ class DrainBody(Body):
     """What to delete."""
 
     delayed: bool = False  # delete delayed jobs too
+
+
+class KeysQuery(Query):
+    """How many keys to return."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+
+
+class LimitsBody(Body):
+    """The limits to change; what is left out is as the handlers declare."""
+
+    concurrency: int | None = None  # handlers at once in each worker
+    max_active: int | None = None  # jobs at once over all workers
+    rate_limit: str | None = None  # such as "100/1m"
+    per_key: bool = False  # the rate limit applies to each rate key
 
 
 @routes.get("/api/_queue")
@@ -71,3 +88,33 @@ async def resume_queue(app: App, queue: str) -> QueueView:
 async def drain_queue(app: App, queue: str, body: DrainBody) -> Drained:
     """Delete the waiting plain jobs of a queue."""
     return Drained(await app.queues.drain(queue, delayed=body.delayed))
+
+
+@routes.get("/api/_queue/{queue}/keys")
+async def list_queue_keys(app: App, queue: str, query: KeysQuery) -> QueueKeysView:
+    """Return the order keys and rate keys of a queue with the most open jobs."""
+    return await app.queues.top_keys(queue, limit=query.limit)
+
+
+@routes.get("/api/_queue/{queue}/limits")
+async def get_queue_limits(app: App, queue: str) -> QueueLimitsView:
+    """Return the limits of a queue: what applies, what its handlers declare, and what was changed."""
+    return await app.queues.limits(queue)
+
+
+@routes.put("/api/_queue/{queue}/limits")
+async def set_queue_limits(app: App, queue: str, body: LimitsBody) -> QueueLimitsView:
+    """Change the limits of a queue while workers run. They follow within two seconds."""
+    return await app.queues.set_limits(
+        queue,
+        concurrency=body.concurrency,
+        max_active=body.max_active,
+        rate_limit=body.rate_limit,
+        per_key=body.per_key,
+    )
+
+
+@routes.delete("/api/_queue/{queue}/limits")
+async def reset_queue_limits(app: App, queue: str) -> QueueLimitsView:
+    """Return to the limits that the handlers of a queue declare."""
+    return await app.queues.reset_limits(queue)

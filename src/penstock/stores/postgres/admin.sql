@@ -564,6 +564,25 @@ DELETE FROM penstock.queue_minutes WHERE (queue, minute) IN (
 -- name: oldest_waiting
 SELECT * FROM penstock.oldest_waiting($1);
 
+-- name: open_keys
+-- The first $2 jobs of each state, by the index of that state.
+SELECT key, state, count(*) FROM (
+  (SELECT coalesce(order_key, rate_key) AS key, 'waiting' AS state FROM penstock.jobs
+   WHERE queue = $1 AND state = 0 ORDER BY priority, pk LIMIT $2)
+  UNION ALL
+  (SELECT coalesce(order_key, rate_key), 'held' FROM penstock.jobs
+   WHERE queue = $1 AND state = -1 AND state IN (-1, 3) ORDER BY pk LIMIT $2)
+  UNION ALL
+  (SELECT coalesce(order_key, rate_key), 'delayed' FROM penstock.jobs
+   WHERE queue = $1 AND state = 1 ORDER BY due, pk LIMIT $2)
+  UNION ALL
+  (SELECT coalesce(order_key, rate_key), 'active' FROM penstock.jobs
+   WHERE queue = $1 AND state = 2 ORDER BY lease LIMIT $2)) AS j
+WHERE key IS NOT NULL GROUP BY key, state ORDER BY key, state;
+
+-- name: reset_rates
+DELETE FROM penstock.rates WHERE queue = $1;
+
 -- name: error_groups
 SELECT g.error_group, g.n, g.first, g.last, j.id FROM (
   SELECT error_group, count(*) AS n, min(created) AS first, max(created) AS last, max(pk) AS pk

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...ports.monitoring import ErrorGroupRow, MinuteCounts, WorkerRow
+from ...ports.monitoring import ErrorGroupRow, KeyRow, MinuteCounts, WorkerRow
 from .connection import Connection
 from .statements import Statements
 
@@ -32,6 +32,10 @@ async def add_counts(connection: Connection, sql: Statements, counts: Sequence[M
 
 async def rates(connection: Connection, sql: Statements, queue: str | None, since: int) -> list[MinuteCounts]:
     return [MinuteCounts(*row) for row in await connection.fetch(sql.rates, queue, since)]
+
+
+async def open_keys(connection: Connection, sql: Statements, queue: str, look: int) -> list[KeyRow]:
+    return [KeyRow(*row) for row in await connection.fetch(sql.open_keys, queue, look)]
 
 
 async def error_groups(connection: Connection, sql: Statements, queue: str) -> list[ErrorGroupRow]:

@@ -11,7 +11,7 @@ from ...core.clock import Clock, SystemClock
 from ...core.events import Event
 from ...core.payload import pack
 from ...ports.bridge import WriteUnits
-from ...ports.monitoring import ErrorGroupRow, MinuteCounts, WorkerRow
+from ...ports.monitoring import ErrorGroupRow, KeyRow, MinuteCounts, WorkerRow
 from ...ports.store import (
     ChildRow,
     DatabaseIdentity,
@@ -295,6 +295,10 @@ class PostgresStore:
         await self._write(_value, self._sql.set_paused, queue, False)
         self._signal({f"queue:{queue}"})
 
+    async def reset_rates(self, queue: str) -> None:
+        await self._write(_value, self._sql.reset_rates, queue)
+        self._signal({f"queue:{queue}"})
+
     async def promote(self, id: str) -> bool:
         return self._signal_queue(await self._write(_value, self._sql.promote, id))
 
@@ -428,6 +432,9 @@ class PostgresStore:
 
     async def rates(self, queue: str | None, since: int) -> list[MinuteCounts]:
         return await self._read(monitoring.rates, queue, since)
+
+    async def open_keys(self, queue: str, look: int) -> list[KeyRow]:
+        return await self._read(monitoring.open_keys, queue, look)
 
     async def error_groups(self, queue: str) -> list[ErrorGroupRow]:
         return await self._read(monitoring.error_groups, queue)

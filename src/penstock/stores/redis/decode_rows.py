@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ...core.events import Event, decode_event, unreadable_event
-from ...ports.monitoring import ErrorGroupRow, MinuteCounts, WorkerRow
+from ...ports.monitoring import ErrorGroupRow, KeyRow, MinuteCounts, WorkerRow
 from ...ports.store import (
     ChildRow,
     ChildState,
@@ -106,6 +106,11 @@ def minute_counts(reply: list[Any]) -> MinuteCounts:
     queue, minute, text = reply
     added, completed, failed, retried = (*map(int, text.split()), 0, 0, 0, 0)[:4]
     return MinuteCounts(_text(queue) or "", int(minute), added, completed, failed, retried)
+
+
+def key_count(reply: list[Any]) -> KeyRow:
+    key, state, count = reply
+    return KeyRow(_text(key) or "", state.decode(), count)
 
 
 def error_group(reply: list[Any]) -> ErrorGroupRow:

@@ -14,7 +14,7 @@ from ...core.clock import Clock, SystemClock
 from ...core.errors import StoreClosed, StoreError, StoreUnavailable
 from ...core.events import Event
 from ...core.ids import event_seq, new_token, parse_feed_cursor
-from ...ports.monitoring import ErrorGroupRow, MinuteCounts, WorkerRow
+from ...ports.monitoring import ErrorGroupRow, KeyRow, MinuteCounts, WorkerRow
 from ...ports.store import (
     ChildRow,
     DueSchedules,
@@ -349,6 +349,9 @@ class RedisStore:
     async def resume(self, queue: str) -> None:
         await self._admin("resume", queue)
 
+    async def reset_rates(self, queue: str) -> None:
+        await self._admin("reset_rates", queue)
+
     async def promote(self, id: str) -> bool:
         return await self._change("promote", id)
 
@@ -489,6 +492,10 @@ class RedisStore:
     async def rates(self, queue: str | None, since: int) -> list[MinuteCounts]:
         found = (decode_rows.minute_counts(row) for row in await self._read("rates", queue, since))
         return sorted(found, key=lambda one: (one.minute, one.queue))
+
+    async def open_keys(self, queue: str, look: int) -> list[KeyRow]:
+        found = (decode_rows.key_count(row) for row in await self._read("open_keys", queue, look))
+        return sorted(found, key=lambda one: (one.key, one.state))
 
     async def error_groups(self, queue: str) -> list[ErrorGroupRow]:
         return [decode_rows.error_group(row) for row in await self._read("error_groups", queue)]

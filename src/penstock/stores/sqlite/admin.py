@@ -92,6 +92,10 @@ def set_paused(cursor: apsw.Cursor, queue: str, paused: bool) -> None:
     cursor.execute(SQL.set_paused, (queue, paused))
 
 
+def reset_rates(cursor: apsw.Cursor, queue: str) -> None:
+    cursor.execute(SQL.reset_rates, (queue,))
+
+
 def promote(cursor: apsw.Cursor, id: str) -> set[str]:
     """Make a delayed job due. Return the topics to signal, none if there is no such job."""
     return {f"queue:{row[0]}" for row in cursor.execute(SQL.promote, (id,)).fetchall()}

@@ -421,6 +421,25 @@ SELECT queue, min(since) FROM (
   SELECT q.name, (SELECT min(due) FROM jobs WHERE queue = q.name AND state = 1 AND due <= ?1) FROM queues q)
 WHERE since IS NOT NULL GROUP BY queue;
 
+-- name: open_keys
+-- The first ?2 jobs of each state, by the index of that state.
+SELECT key, state, count(*) FROM (
+  SELECT * FROM (SELECT coalesce(order_key, rate_key) AS key, 'waiting' AS state FROM jobs INDEXED BY jobs_waiting
+                 WHERE queue = ?1 AND state = 0 ORDER BY priority, pk LIMIT ?2)
+  UNION ALL
+  SELECT * FROM (SELECT coalesce(order_key, rate_key), 'held' FROM jobs INDEXED BY jobs_held
+                 WHERE queue = ?1 AND state = -1 ORDER BY pk LIMIT ?2)
+  UNION ALL
+  SELECT * FROM (SELECT coalesce(order_key, rate_key), 'delayed' FROM jobs INDEXED BY jobs_delayed
+                 WHERE queue = ?1 AND state = 1 ORDER BY due, pk LIMIT ?2)
+  UNION ALL
+  SELECT * FROM (SELECT coalesce(order_key, rate_key), 'active' FROM jobs INDEXED BY jobs_active
+                 WHERE queue = ?1 AND state = 2 ORDER BY lease LIMIT ?2))
+WHERE key IS NOT NULL GROUP BY key, state ORDER BY key, state;
+
+-- name: reset_rates
+DELETE FROM rates WHERE queue = ?;
+
 -- name: error_groups
 SELECT g.error_group, g.n, g.first, g.last, j.id FROM (
   SELECT error_group, count(*) AS n, min(created) AS first, max(created) AS last, max(pk) AS pk

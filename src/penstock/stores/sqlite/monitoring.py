@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import apsw
 import msgspec
 
-from ...ports.monitoring import ErrorGroupRow, MinuteCounts, WorkerRow
+from ...ports.monitoring import ErrorGroupRow, KeyRow, MinuteCounts, WorkerRow
 from .statements import ADMIN as SQL
 
 
@@ -30,6 +30,10 @@ def add_counts(cursor: apsw.Cursor, counts: Sequence[MinuteCounts]) -> None:
 def rates(cursor: apsw.Cursor, queue: str | None, since: int) -> list[MinuteCounts]:
     found = cursor.execute(SQL.rates, (since,)) if queue is None else cursor.execute(SQL.rates_of_queue, (queue, since))
     return [MinuteCounts(*row) for row in found]
+
+
+def open_keys(cursor: apsw.Cursor, queue: str, look: int) -> list[KeyRow]:
+    return [KeyRow(*row) for row in cursor.execute(SQL.open_keys, (queue, look))]
 
 
 def error_groups(cursor: apsw.Cursor, queue: str) -> list[ErrorGroupRow]:

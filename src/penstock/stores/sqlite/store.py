@@ -13,7 +13,7 @@ import apsw
 from ...core.clock import Clock, SystemClock
 from ...core.errors import StoreCorrupt, StoreUnavailable
 from ...core.events import Event
-from ...ports.monitoring import ErrorGroupRow, MinuteCounts, WorkerRow
+from ...ports.monitoring import ErrorGroupRow, KeyRow, MinuteCounts, WorkerRow
 from ...ports.store import (
     ChildRow,
     DueSchedules,
@@ -203,6 +203,10 @@ class SqliteStore:
         await self._writer.run(lambda c: admin.set_paused(c, queue, False))
         self.signals.fire((f"queue:{queue}",))
 
+    async def reset_rates(self, queue: str) -> None:
+        await self._writer.run(lambda c: admin.reset_rates(c, queue))
+        self.signals.fire((f"queue:{queue}",))
+
     async def promote(self, id: str) -> bool:
         return await self._change(lambda c: admin.promote(c, id))
 
@@ -335,6 +339,9 @@ class SqliteStore:
 
     async def rates(self, queue: str | None, since: int) -> list[MinuteCounts]:
         return await self._reader.run(lambda c: monitoring.rates(c, queue, since))
+
+    async def open_keys(self, queue: str, look: int) -> list[KeyRow]:
+        return await self._reader.run(lambda c: monitoring.open_keys(c, queue, look))
 
     async def error_groups(self, queue: str) -> list[ErrorGroupRow]:
         return await self._reader.run(lambda c: monitoring.error_groups(c, queue))

@@ -28,6 +28,7 @@ from .outcomes import OutcomeContract
 from .presence import PresenceContract
 from .queue_admin import QueueAdminContract
 from .queue_counts import QueueCountsContract
+from .queue_keys import QueueKeysContract
 from .queue_rates import OldestWaitingContract, QueueRatesContract
 from .refused_units import RefusalContract
 from .repeats import RepeatContract
@@ -83,6 +84,7 @@ class StoreContract(
     QueueRatesContract,
     OldestWaitingContract,
     ErrorGroupsContract,
+    QueueKeysContract,
     QueueCountsContract,
     HousekeepingContract,
     SweepBatchesContract,

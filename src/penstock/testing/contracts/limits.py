@@ -143,6 +143,23 @@ class LimitsContract(StoreUnderTest):
         assert await claim(store, rate=rate, max_active=2) == []
         assert names(await claim(store, rate=rate, max_active=4)) == ["j2", "j3"]
 
+    async def test_a_rate_that_is_reset_starts_a_new_window(self, store: Store) -> None:
+        await add(store, *(job(f"j{n}") for n in range(3)), *(job(f"k{n}", "other") for n in range(2)))
+        one_an_hour = RateLimit(1, 3_600_000)
+        assert names(await claim(store, "orders", "other", rate=one_an_hour)) == ["j0", "k0"]
+        await store.reset_rates("orders")
+        assert names(await claim(store, "orders", "other", rate=RateLimit(5, 1000))) == ["j1", "j2", "k1"]
+        await store.reset_rates("orders")
+        await store.reset_rates("nothing")
+        assert await claim(store, "other", rate=one_an_hour) == []
+
+    async def test_a_reset_does_not_release_a_held_queue(self, store: Store, clock: FakeClock) -> None:
+        await add(store, job("a"), job("b"))
+        one = await claim_one(store)
+        await apply(store, unit(claim=one, outcome=Released(clock.now_ms(), hold_until=clock.now_ms() + 60_000)))
+        await store.reset_rates("orders")
+        assert await claim(store) == []
+
     async def test_a_released_job_waits_until_it_is_due(self, store: Store, clock: FakeClock) -> None:
         await add(store, job("a"), job("b"))
         one = await claim_one(store)

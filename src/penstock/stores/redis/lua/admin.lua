@@ -18,6 +18,16 @@ end
 function VERBS.pause() return pause(arg(1), 'paused') end
 function VERBS.resume() return pause(arg(1), 'resumed') end
 
+-- Start the windows of a queue's rate limits over. A full limiter is a hold: it stays.
+function VERBS.reset_rates()
+  local base = base_key(arg(1))
+  call('DEL', base .. 'nq:rates', base .. 'nq:rate_ends')
+  local saved = try('GET', base .. 'limiter')
+  if type(saved) == 'table' or (tonumber(saved or '') or 0) < LIMITER_FULL then call('DEL', base .. 'limiter') end
+  notify('queue:' .. arg(1))
+  return 1
+end
+
 local function locate_job(id)
   local queue = readable_queue(id)
   if not queue then return end

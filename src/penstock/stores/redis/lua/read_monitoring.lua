@@ -27,6 +27,26 @@ function READS.rates()
   return rows
 end
 
+-- Return how many jobs of each order key or rate key are in each state: key, state and count. Arguments: queue, and how
+-- many jobs of each state to read.
+function READS.open_keys()
+  local base, look, rows = base_key(arg(1)), tonumber(arg(2)), {}
+  local function count(state, ids)
+    local counts = {}
+    for _, id in ipairs(ids) do
+      local job = read_fields(base .. id, 'nq:order_key', 'nq:rate_key') or {}
+      local key = job[1] or job[2]
+      if key then counts[key] = (counts[key] or 0) + 1 end
+    end
+    for key, number in pairs(counts) do rows[#rows + 1] = {key, state, number} end
+  end
+  count('waiting', waiting_ids(base, '', look))
+  count('active', active_ids(base, '', look))
+  count('delayed', page_of(base .. 'delayed', '', look))
+  count('held', page_of(base .. 'nq:held', '', look))
+  return rows
+end
+
 -- Return the error groups of a dead-letter queue: group, count, first and last time, and the newest job.
 function READS.error_groups()
   local base, rows = base_key(arg(1)), {}

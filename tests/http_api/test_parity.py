@@ -57,6 +57,7 @@ NOT_IN_CLIENT = {
     "state.patch": "its argument is a function",
     "workers.run": "a worker runs in the process of the App",
     "workers.background": "a worker runs in the process of the App",
+    "workers.run_until_idle": "a worker runs in the process of the App",
     "workers.stop": "a worker runs in the process of the App",
     "workers.refresh": "a worker runs in the process of the App",
     "workers.close": "internal",

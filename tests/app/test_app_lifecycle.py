@@ -71,7 +71,7 @@ import sys
 from penstock import Context, flow, job, step
 from penstock.dags import Fail, Next, Skip, node
 from penstock.entities import Rejected, States, Transition, entity, on_event
-heavy = {"cyclopts", "fastapi", "fastjsonschema", "penstock.dags.engine", "penstock.entities.engine", "pydantic", "rich"}
+heavy = {"cyclopts", "fastapi", "jsonschema_rs", "penstock.dags.engine", "penstock.entities.engine", "pydantic", "rich"}
 print(sorted(heavy & set(sys.modules)))
 """
     out = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)

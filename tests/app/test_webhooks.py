@@ -164,10 +164,18 @@ BAD_SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no pattern": ({"pattern": "("}, "#/pattern must be a regular expression"),
     "itself": ({"$ref": "#"}, "is not a valid JSON schema: a \\$ref leads back to itself"),
+    "itself on some data": ({"if": {"type": "object"}, "then": {"$ref": "#"}}, "a \\$ref leads back to itself"),
     "itself in a list": ({"allOf": [{"$ref": "#"}]}, "a \\$ref leads back to itself"),
     "no properties": ({"properties": 5}, "is not a valid JSON schema"),
-    "a pattern that takes forever": ({"pattern": "^(a+)+$"}, "#/pattern repeats a group .* got '\\^\\(a"),
-    "a key that takes forever": ({"patternProperties": {"^(a|aa)*$": {}}}, "#/patternProperties repeats a group"),
+    "a pattern that looks ahead": ({"pattern": "^(?!.*b)a"}, "#/pattern must not look ahead.* got '\\^\\(\\?!"),
+    "a key that looks back": ({"patternProperties": {r"(a)\1": {}}}, "#/patternProperties must not look ahead"),
+    "references that multiply": (
+        {
+            "$defs": {"40": {}} | {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(40)},
+            "$ref": "#/$defs/0",
+        },
+        "its references multiply",
+    ),
 }
 
 
@@ -203,22 +211,3 @@ async def test_a_safe_schema_is_kept_as_it_is(memory: Any, schema: dict[str, Any
         await app.webhooks.receive("shop", body=body({"id": 1}))
         with pytest.raises(SchemaViolation):
             await app.webhooks.receive("shop", body=body({"id": "one"}))
-
-
-async def test_patterns_of_your_own_code_are_accepted(memory: Any) -> None:
-    schema = {"pattern": "^[a-z]+(-[a-z]+)*$"}
-
-    @flow("slug", webhook={"path": "slug", "schema": schema})
-    async def slug(_input: Any) -> None: ...
-
-    async with memory(slug) as app:
-        assert (await app.webhooks.receive("slug", body=b'"a-b"')).is_new
-
-
-async def test_a_schema_that_recurses_on_some_data_is_a_violation(memory: Any) -> None:
-    schema = {"if": {"type": "object", "required": ["loop"]}, "then": {"$ref": "#"}}
-    async with memory(order) as app:
-        await app.webhooks.register("shop", event="order.paid", schema=schema)
-        await app.webhooks.receive("shop", body=b"{}")
-        with pytest.raises(SchemaViolation, match="leads back to itself"):
-            await app.webhooks.receive("shop", body=body({"loop": 1}))

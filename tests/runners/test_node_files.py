@@ -193,6 +193,31 @@ async def test_a_schema_object_validates(tmp_path: Path, shared: SharedRunner) -
             await app.run_job("check", "seven")
 
 
+async def test_patterns_of_a_schema_object_that_look_around(tmp_path: Path, shared: SharedRunner) -> None:
+    """zod's email has one. Only the patterns that Node checks itself, or that a format repeats, are left out."""
+    zod = tmp_path / "node_modules" / "zod"
+    zod.mkdir(parents=True)
+    (zod / "package.json").write_text('{"name": "zod", "type": "module", "main": "index.js"}')
+    (zod / "index.js").write_text(
+        "export const toJSONSchema = (schema, { override }) => {\n"
+        "  const jsonSchema = { ...schema.json }\n"
+        "  override({ zodSchema: schema, jsonSchema })\n"
+        "  return jsonSchema\n}\n"
+    )
+    text = """
+        const validate = (value) => (value === 'a@b.cd' ? { value } : { issues: [{ message: 'no email', path: [] }] })
+        const zod = (json) => ({ '~standard': { version: 1, vendor: 'zod', validate }, json })
+        const email = { type: 'string', format: 'email', pattern: '^(?!\\\\.)[a-z]+@.*$' }
+        export const config = { flow: { id: 'mail', role: 'main', events: { sent: zod(email) } }, inputSchema: zod({ pattern: email.pattern }) }
+        export default async (input, ctx) => ctx.emit('sent', input)
+    """
+    async with TestApp(dir=write(tmp_path, workers__mail_mjs=text)) as app:
+        assert app.registry.problems == ()
+        assert await app.run_flow("mail", "a@b.cd") is None
+        with pytest.raises(Exception, match="no email"):
+            await app.run_flow("mail", "b")
+
+
 async def test_node_starts_only_for_changed_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: SharedRunner
 ) -> None:

@@ -49,3 +49,10 @@ def check_keys(options: Mapping[str, Any], known: set[str], what: str, where: st
         if key not in known:
             hint = did_you_mean(key, known) or f"known keys: {', '.join(sorted(known))}"
             raise DefinitionError(f"{what} has an unknown key {shorten(key)}; {hint}", where=where)
+
+
+def hint_at_misspelt(missing: Iterable[str], found: Iterable[str], known: Iterable[str]) -> str:
+    """Return "; got 'langg', did you mean 'lang'?" for a missing field that another one is near to."""
+    unknown = [name for name in found if isinstance(name, str) and name not in known]
+    pairs = ((near[0], name) for name in missing if (near := near_matches(name, unknown)))
+    return next((f"; got {got!r}, did you mean {name!r}?" for got, name in pairs), "")

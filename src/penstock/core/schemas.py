@@ -18,7 +18,7 @@ import msgspec.inspect
 
 from .errors import DefinitionError, SchemaViolation
 from .json_schemas import compile_schema
-from .near_match import did_you_mean, near_matches
+from .near_match import did_you_mean, hint_at_misspelt
 from .text import shorten
 
 UnknownFields = typing.Literal["refuse", "ignore"]
@@ -28,16 +28,13 @@ Schema = type[Any] | UnionType | dict[str, Any]
 """A model, any type msgspec can convert to, or a JSON schema."""
 
 
-def make_validator(
-    schema: Any, what: str, *, unknown_fields: UnknownFields = "refuse", from_outside: bool = False
-) -> Validator:
+def make_validator(schema: Any, what: str, *, unknown_fields: UnknownFields = "refuse") -> Validator:
     """Return a function that returns the converted value, or raises SchemaViolation naming `what`.
 
-    `unknown_fields` is about dataclasses; other models and JSON schemas decide for themselves. A JSON schema
-    `from_outside`, which did not come with the user's code, must have patterns that match in bounded time.
+    `unknown_fields` is about dataclasses; other models and JSON schemas decide for themselves.
     """
     if isinstance(schema, dict):
-        return _json_schema(schema, what, from_outside)
+        return _json_schema(schema, what)
     if hasattr(schema, "model_validate"):
         return _pydantic(schema, what)
     if isinstance(schema, type) or typing.get_origin(schema) is not None:
@@ -104,31 +101,14 @@ def _example(schema: dict[str, Any]) -> Any:
     return {"boolean": True, "integer": 0, "number": 0, "null": None, "array": []}.get(str(kind), "…")
 
 
-def _json_schema(schema: dict[str, Any], what: str, from_outside: bool) -> Validator:
-    import fastjsonschema  # importing it takes 30 ms: only when it is used
-
-    validate = compile_schema(schema, what, from_outside=from_outside)
+def _json_schema(schema: dict[str, Any], what: str) -> Validator:
+    check_value = compile_schema(schema, what)
 
     def check(value: Any) -> Any:
-        try:
-            validate(value)
-        except fastjsonschema.JsonSchemaValueException as problem:
-            found = problem.value if problem.rule == "required" and isinstance(problem.value, dict) else {}
-            missing = [name for name in problem.rule_definition if name not in found] if found else []
-            hint = _hint_at_misspelt(missing, found, (problem.definition or {}).get("properties", ()))
-            raise SchemaViolation(f"{what} does not match its schema: {_name_value(problem.message)}{hint}") from None
-        except RecursionError:
-            raise SchemaViolation(f"{what} does not match its schema: a $ref in it leads back to itself") from None
-        except Exception as problem:  # the code that fastjsonschema made of the schema
-            raise SchemaViolation(f"{what} cannot be validated: {type(problem).__name__}: {problem}") from None
+        check_value(value)
         return value
 
     return check
-
-
-def _name_value(message: str) -> str:
-    """Return a message of fastjsonschema, which calls the whole value `data` and a field `data.name`."""
-    return message.removeprefix("data.") if message.startswith("data.") else message.replace("data", "the value", 1)
 
 
 def _pydantic(model: Any, what: str) -> Validator:
@@ -156,7 +136,7 @@ def _describe(error: Mapping[str, Any], model: Any) -> str:
     if error.get("type") != "missing" or not place or not isinstance(found, dict):
         return str(error["msg"])
     known = model.model_fields if len(place) == 1 else ()
-    return str(error["msg"]) + _hint_at_misspelt([str(place[-1])], found, known)
+    return str(error["msg"]) + hint_at_misspelt([str(place[-1])], found, known)
 
 
 def _msgspec(type_: Any, what: str, unknown_fields: UnknownFields) -> Validator:
@@ -211,7 +191,7 @@ def _find_misspelt(value: Any, info: msgspec.inspect.Type) -> str:
             known = {field.encode_name: field.type for field in fields}
             missing = [field.encode_name for field in fields if field.required and field.encode_name not in value]
             inner = (_find_misspelt(value[name], type_) for name, type_ in known.items() if name in value)
-            return _hint_at_misspelt(missing, value, known) or next(filter(None, inner), "")
+            return hint_at_misspelt(missing, value, known) or next(filter(None, inner), "")
         case msgspec.inspect.ListType(item_type=item) | msgspec.inspect.VarTupleType(item_type=item):
             return (
                 next(filter(None, (_find_misspelt(one, item) for one in value)), "") if isinstance(value, list) else ""
@@ -219,13 +199,6 @@ def _find_misspelt(value: Any, info: msgspec.inspect.Type) -> str:
         case msgspec.inspect.UnionType(types=types):
             return next(filter(None, (_find_misspelt(value, one) for one in types)), "")
     return ""
-
-
-def _hint_at_misspelt(missing: Iterable[str], found: Iterable[str], known: Iterable[str]) -> str:
-    """Return "; got 'langg', did you mean 'lang'?" for a missing field that another one is near to."""
-    unknown = [name for name in found if isinstance(name, str) and name not in known]
-    pairs = ((near[0], name) for name in missing if (near := near_matches(name, unknown)))
-    return next((f"; got {got!r}, did you mean {name!r}?" for got, name in pairs), "")
 
 
 def _describe_unknown(key: str, known: Iterable[str], what: str, path: tuple[str, ...]) -> str:

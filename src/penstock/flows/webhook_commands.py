@@ -77,7 +77,7 @@ class WebhookCommands:
         data = _read_body(found, body, webhook)
         if webhook.schema is not None:
             what = f"the body for webhook {webhook.path!r}"
-            make_validator(webhook.schema, what, from_outside=not webhook.declared)(unpack(data))
+            make_validator(webhook.schema, what)(unpack(data))
         key = found.get(ID_HEADER) or found.get(webhook.key_header)
         if key is not None and not 0 < len(key) <= MAX_KEY_CHARS:
             raise BadArgument(f"the idempotency key of a call must have 1 to {MAX_KEY_CHARS} characters")

@@ -92,7 +92,7 @@ def check_webhook(
     plain = to_plain(dict(schema), f"the schema of webhook {name!r}") if schema is not None else None
     if plain is not None:
         pack(plain, f"the schema of webhook {name!r}")
-        make_validator(plain, f"the body for webhook {name!r}", from_outside=not declared)
+        make_validator(plain, f"the body for webhook {name!r}")
     return Webhook(name, flow, event, methods, plain, signed, key_header.lower(), declared)
 
 

@@ -33,7 +33,7 @@ async function plain(value, path, file) {
   if (typeof value === 'function') return path.at(-1) === 'handler' ? undefined : { $function: path, parameters: value.length }
   if (value instanceof Date) return value.toISOString()
   if (typeof value !== 'object' || value === null) return typeof value === 'bigint' ? Number(value) : value
-  if (value['~standard'] || typeof value.safeParse === 'function') return { $schema_object: await toJsonSchema(value, file) }
+  if (value['~standard'] || typeof value.safeParse === 'function') return { $schema_object: await toJsonSchema(value, file, path.at(-1)) }
   if (Array.isArray(value)) return Promise.all(value.map((item, index) => plain(item, [...path, index], file)))
   const entries = await Promise.all(Object.entries(value).map(async ([key, item]) => [key, await plain(item, [...path, key], file)]))
   return Object.fromEntries(entries.filter(([key, item]) => item !== undefined && !(path.length === 0 && key === 'handler')))
@@ -44,13 +44,23 @@ function allowCoercion({ zodSchema, jsonSchema }) {
   if (zodSchema._zod?.def?.coerce) for (const key of Object.keys(jsonSchema)) if (key !== 'default') delete jsonSchema[key]
 }
 
-/** Return a schema object as JSON schema, if its library offers that; the host validates with the object itself. */
-async function toJsonSchema(schema, file) {
+/** Return a schema object as JSON schema, if its library offers that; the host validates inputs and results with the object itself. */
+async function toJsonSchema(schema, file, name) {
+  const isChecked = name === 'inputSchema' || name === 'outputSchema'
+  const override = (part) => {
+    allowCoercion(part)
+    dropLookaround(part.jsonSchema, isChecked)
+  }
   try {
     const zod = await import(pathToFileURL(createRequire(file).resolve('zod')).href)
     const convert = zod.toJSONSchema ?? zod.z?.toJSONSchema
-    return convert ? convert(schema, { io: 'input', unrepresentable: 'any', override: allowCoercion }) : null
+    return convert ? convert(schema, { io: 'input', unrepresentable: 'any', override }) : null
   } catch {
     return null
   }
+}
+
+/** Drop the pattern of a format such as zod's of an email, and every one that the host checks: patterns that look around take too long. */
+function dropLookaround(schema, isChecked) {
+  if ((isChecked || schema.format) && /\(\?<?[=!]|\\[1-9k]/.test(schema.pattern ?? '')) delete schema.pattern
 }

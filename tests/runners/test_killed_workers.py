@@ -38,9 +38,9 @@ def _adopt_orphans() -> Iterator[None]:
     prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def start_worker(url: str) -> subprocess.Popen[bytes]:
+def start_worker(url: str, *more: str) -> subprocess.Popen[bytes]:
     script = Path(__file__).with_name("killed_worker.py")
-    worker = subprocess.Popen([sys.executable, str(script), url], stdout=subprocess.PIPE)
+    worker = subprocess.Popen([sys.executable, str(script), url, *more], stdout=subprocess.PIPE)
     assert worker.stdout is not None
     assert worker.stdout.readline() == b"ready\n"
     return worker
@@ -57,9 +57,9 @@ def pids(trace: Path) -> set[int]:
     return {int(line.split()[1]) for line in trace.read_text().splitlines() if line.startswith("pid ")}
 
 
-def hosts_of(worker: subprocess.Popen[bytes]) -> list[int]:
+def find_hosts(worker: int) -> list[int]:
     """Return the children of a worker that run handlers: not its guard."""
-    found = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+    found = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
     return [int(pid) for pid in found if b"penstock.host" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
@@ -90,7 +90,7 @@ async def test_killed_workers_leave_no_process_and_lose_nothing(tmp_path: Path) 
                 await asyncio.sleep(rng.random() * 0.2)
             finally:
                 for worker in workers:
-                    children += len(hosts_of(worker))
+                    children += len(find_hosts(worker.pid))
                     await asyncio.to_thread(kill, worker)
             await until(lambda gone=gone: not any(map(is_alive, pids(trace) - gone)), ORPHAN_LIMIT_S)  # type: ignore[misc]
             reap()
@@ -108,6 +108,25 @@ async def test_killed_workers_leave_no_process_and_lose_nothing(tmp_path: Path) 
             kinds = Counter(event.kind for event in await app.events.read_all(f"nq:flow:{run.id}"))
             assert (kinds["flow.completed"], kinds["chain.next"]) == (1, 1), run.id
         assert check(await read_history(app.store)) == []
+
+
+async def test_without_the_guard_a_process_is_left(tmp_path: Path) -> None:
+    """The mutant of the test above."""
+    url, trace = f"sqlite:///{tmp_path}/penstock.db", tmp_path / "trace"
+    trace.touch()
+    async with App(url, handlers=HANDLERS) as app:
+        worker = await asyncio.to_thread(start_worker, url, "no-guard")
+        await app.start("chain", {"n": 0, "trace": str(trace)})
+        await until(lambda: len(pids(trace)) > 1, 60)  # the child, and what it has started
+        children = set(find_hosts(worker.pid))
+        await asyncio.to_thread(kill, worker)
+    left = int(trace.read_text().splitlines()[1].split()[1])
+    try:
+        await until(lambda: not any(map(is_alive, children)), 20)
+        assert is_alive(left), "the mutant is not noticed"
+    finally:
+        os.kill(left, signal.SIGKILL)
+        reap()
 
 
 async def test_a_child_that_keeps_the_lock_ends_with_its_worker(tmp_path: Path) -> None:

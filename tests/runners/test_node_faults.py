@@ -15,6 +15,7 @@ import pytest
 
 from node_programs import node
 from penstock.core.errors import ConfigError, NodeMissing, RunnerLost
+from penstock.runners.node.host_process import HostProcess
 from penstock.runners.node.program import find_node
 from penstock.testing import TestApp, until
 
@@ -71,6 +72,25 @@ async def test_a_blocked_loop_is_killed_after_a_timeout(folder: Files) -> None:
         blocked = await app.run_flow("block")
         assert (await last_error(app, blocked))["code"] == "timeout"
         assert (await app.finish(other)).result == 2
+
+
+async def test_a_blocked_host_that_is_not_killed_keeps_its_handlers(
+    folder: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant of the test above."""
+    asked: list[HostProcess] = []
+    monkeypatch.setattr(HostProcess, "_kill_blocked", lambda host: asked.append(host))
+    files = folder(
+        block_mjs=worker("block", "for (;;) {}", "timeout: 200"),
+        other_mjs=worker("other", "await new Promise(() => {})"),
+    )
+    async with TestApp(dir=files, node=node(), grace="100ms") as app:
+        other = await app.start("other")
+        await until(lambda: _is_running(app, other))
+        assert (await app.run_flow("block")).status == "failed"
+        await until(lambda: asked, 20)
+        assert _is_alive(asked[0].pid), "the mutant is not noticed"
+        assert (await app.runs.get(other)).status == "running"
 
 
 PLACE = "import { isMainThread, threadId } from 'node:worker_threads'\n"
@@ -173,6 +193,16 @@ async def test_without_node_python_handlers_work(folder: Files, tmp_path: Path, 
         (problem,) = app.registry.problems
         assert (problem.code, "penstock[node]" in problem.message) == (NodeMissing.code, True)
         assert (await app.run_flow("py")).result == 1
+
+
+def test_the_node_of_the_wheel_is_enough(folder: Files, tmp_path: Path) -> None:
+    """Nothing is on PATH: Node comes from `penstock[node]`."""
+    folder(hello_ts="enum Mood { Fine = 'fine' }\n" + worker("hello", "const mood: string = Mood.Fine; return mood"))
+    command = [sys.executable, "-m", "penstock.cli", "run", "hello", "--json"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PATH": str(tmp_path), "HOME": str(tmp_path)}, capture_output=True
+    )
+    assert (done.returncode, b'"fine"' in done.stdout) == (0, True), done.stderr.decode()
 
 
 @pytest.mark.spec("000-3.24")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from penstock.runners.process import pool
 from penstock.testing import TestApp
 from penstock.testing.until import until
 
+IS_FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
+MAX_GROWTH_MB = 30
 OPTIONS: dict[str, Any] = {"process_pool": 2, "process_grace": "200ms", "grace": "100ms"}
 
 
@@ -119,14 +120,23 @@ async def test_a_leak_is_stopped_at_the_memory_limit(app: Callable[..., TestApp]
         assert "process_memory" in failed["error"] or failed["name"] == "MemoryError"
 
 
+async def grow_by_printing(app: TestApp, mb: int) -> float:
+    """Let a child print twice this many MB; return by how many MB the peak of this process's memory grew."""
+    await app.run_job("fine")
+    Path("/proc/self/clear_refs").write_text("5")  # sets the peak to what is used now
+    before = read_peak_mb()
+    assert await app.run_job("prints", {"mb": mb}) == mb
+    return read_peak_mb() - before
+
+
+def read_peak_mb() -> float:
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
+
+
 async def test_large_output_does_not_grow_the_worker(app: Callable[..., TestApp]) -> None:
-    """The output is read and dropped, so a handler that prints much is not blocked either."""
+    """The output is read and dropped, so a handler that prints much is not blocked either. At full length: 1 GB."""
     async with app() as one:
-        await one.run_job("fine")
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        assert await one.run_job("prints", {"mb": 100}) == 100
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        assert grown < 30 * 1024, f"{grown / 1024:.0f} MB more after 200 MB of output"
+        assert await grow_by_printing(one, 512 if IS_FULL else 100) < MAX_GROWTH_MB
 
 
 async def test_print_cannot_forge_a_frame(app: Callable[..., TestApp]) -> None:

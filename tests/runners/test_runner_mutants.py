@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 from faulty_handlers import HANDLERS
-from test_process_faults import OPTIONS, is_alive
+from test_killed_workers import find_hosts
+from test_process_faults import MAX_GROWTH_MB, OPTIONS, grow_by_printing, is_alive
 
+from penstock import App
 from penstock.core.errors import RunFailed
 from penstock.runners.process.child import Child
+from penstock.runners.process.output import OutputLog
 from penstock.testing import TestApp
 from penstock.testing.until import until
 
@@ -66,3 +69,25 @@ async def test_without_sigkill_a_handler_that_ignores_sigterm_stays(
         finally:
             monkeypatch.setattr(Child, "kill", real)
             end(pid)
+
+
+async def test_without_a_memory_limit_a_leak_goes_on() -> None:
+    """The limit of the test is 150 MB."""
+
+    def measure_mb() -> float:
+        pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in find_hosts(os.getpid())]
+        return max(pages, default=0) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    async with App(":memory:", handlers=HANDLERS, **{**OPTIONS, "process_memory": 0}) as app, app.workers.background():
+        job = await app.enqueue("leaks")
+        await until(lambda: measure_mb() > 320, 60)  # more than twice the limit: what the child itself may allocate
+        for pid in find_hosts(os.getpid()):
+            end(pid)
+        assert await app.jobs.result(job, timeout=60) == 2
+
+
+async def test_output_that_is_kept_grows_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bytes] = []
+    monkeypatch.setattr(OutputLog, "take", lambda _self, data, _pid, _task: kept.append(data))
+    async with TestApp(handlers=HANDLERS, **OPTIONS) as app:
+        assert await grow_by_printing(app, 25) > MAX_GROWTH_MB

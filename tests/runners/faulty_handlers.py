@@ -120,7 +120,8 @@ def prints(input: Any) -> int:
     block = ("x" * 100 + "\n") * 10_000
     for _ in range(input["mb"]):
         sys.stdout.write(block)
-    sys.stdout.write("y" * (input["mb"] * 2**20))
+    for _ in range(input["mb"]):
+        sys.stdout.write("y" * 2**20)  # one line without an end
     sys.stdout.flush()
     return input["mb"]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from penstock import Context
 from penstock.core.errors import AddressRefused, DagInvalid, RunFailed
-from penstock.dags import DagBuilder
+from penstock.dags import DagBuilder, Fail
 from penstock.dags import node as executor
 from penstock.dags.http_node import AddressGuard
 from penstock.testing import until
+
+IS_FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
 
 
 class Server:
@@ -159,15 +164,71 @@ async def test_map_runs_a_sub_workflow_for_each_item_in_order(app: Any) -> None:
         assert len(rows) == 20
 
 
-async def test_map_over_a_thousand_items(memory: Any) -> None:
-    async with memory(double) as a, a.workers.background():
+async def test_a_slow_item_of_a_map_holds_up_no_other(app: Any) -> None:
+    """With two at once, the first one waits until all others have ended."""
+    running: list[Any] = []
+    most = 0
+
+    @executor("last")
+    async def last(input: Any, ctx: Context) -> Any:
+        nonlocal most
+        if input == 0:
+            await ctx.wait.event("others.done")
+            return input
+        running.append(input)
+        most = max(most, len(running))
+        await asyncio.sleep(0)
+        running.remove(input)
+        return input
+
+    async with app(last) as a, a.workers.background():
+        await a.dags.register({"id": "leaf", "nodes": [{"id": "a", "type": "last"}]})
+        config = {"items": "{{ input }}", "workflowId": "leaf", "concurrency": 2}
+        await a.dags.register(single("map", config))
+        started = await a.dags.start("d", list(range(12)), key="r1")
+
+        async def have_others_ended() -> bool:
+            return len(await a.runs.list(parent="r1", status="completed", limit=100)) == 11
+
+        await until(have_others_ended, 30)
+        await a.emit("others.done")
+        assert await started.result(timeout=20) == list(range(12))
+        assert most == 1
+
+
+async def test_an_item_that_fails_ends_a_map_with_concurrency(app: Any) -> None:
+    @executor("work")
+    async def work(input: Any, ctx: Context) -> Any:
+        if input == 0:
+            await ctx.wait.event("never")
+        return Fail("no", retry=False) if input == 1 else input
+
+    async with app(work) as a, a.workers.background():
+        await a.dags.register({"id": "leaf", "nodes": [{"id": "a", "type": "work"}]})
+        config = {"items": "{{ input }}", "workflowId": "leaf", "concurrency": 2}
+        with pytest.raises(RunFailed, match=r"item 1: .*: no"):
+            await run(a, single("map", config), list(range(6)), "r1")
+
+        async def statuses() -> list[str]:
+            return sorted(one.status for one in await a.runs.list(parent="r1", limit=100))
+
+        async def is_cancelled() -> bool:
+            return await statuses() == ["cancelled", "failed"]
+
+        await until(is_cancelled, 20)
+
+
+@pytest.mark.parametrize("concurrency", [None, 50])
+async def test_map_over_a_thousand_items(app: Any, concurrency: int | None, request: pytest.FixtureRequest) -> None:
+    """In memory; on the other stores with PENSTOCK_FAULTS=full."""
+    async with app(double) as a, a.workers.background():
         leaf = DagBuilder("leaf")
         leaf.add("a", "double")
         await a.dags.register(leaf.build())
-        items = list(range(1000))
-        assert await run(a, single("map", {"items": "{{ input }}", "workflowId": "leaf"}), items) == [
-            2 * n for n in items
-        ]
+        is_long = IS_FULL or "memory" in request.node.callspec.id
+        items = list(range(1000 if is_long else 100))
+        config = {"items": "{{ input }}", "workflowId": "leaf", "concurrency": concurrency}
+        assert await run(a, single("map", config), items) == [2 * n for n in items]
 
 
 async def test_map_keeps_or_raises_the_error_of_an_item(app: Any) -> None:

@@ -134,11 +134,20 @@ async def map_items(config: Any, ctx: Context) -> list[Any]:
     """Run a dag or a flow for each item, and return the results in the order of the items."""
     if config.workflow_id is None:
         raise Permanent("a map node needs workflowId or executor in its config")
-    size = config.concurrency or len(config.items) or 1
-    results: list[Any] = []
-    for at in range(0, len(config.items), size):
-        found = await ctx.call_many(config.workflow_id, config.items[at : at + size], on_failure="return")
-        results += [_show_failure(one, at + n, config) for n, one in enumerate(found)]
+    if config.concurrency is None or config.concurrency >= len(config.items):
+        found = await ctx.call_many(config.workflow_id, config.items, on_failure="return")
+        return [_show_failure(one, n, config) for n, one in enumerate(found)]
+    results: list[Any] = [None] * len(config.items)
+    left = iter(enumerate(config.items))
+
+    async def take_items() -> None:
+        # Each of these tasks takes the next item when its run ends: a slow item holds up no other. A call is known by
+        # its item, not by its task: when the node resumes, the items that have ended may be taken by another one.
+        for n, item in left:
+            one = await ctx.call(config.workflow_id, item, name=f"item-{n}", on_failure="return")
+            results[n] = _show_failure(one, n, config)
+
+    await asyncio.gather(*(take_items() for _ in range(config.concurrency)))
     return results
 
 

@@ -1,6 +1,6 @@
 """Two worker processes that are killed again and again, on dags with three levels of sub-workflows.
 
-`DAG_KILLS=100 DAG_ROOTS=60` runs it at full size.
+`make faults` runs it at full size.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from dag_kill_worker import make_dags, same
 from penstock.core.events import Event
 from penstock.testing import until
 
-KILLS = int(os.environ.get("DAG_KILLS", "2"))
-ROOTS = int(os.environ.get("DAG_ROOTS", "2"))
+IS_FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
+KILLS, ROOTS = (100, 60) if IS_FULL else (2, 2)
 PROGRAM = Path(__file__).with_name("dag_kill_worker.py")
 WAIT_S = 120 + 5 * KILLS + 5 * ROOTS
+pytestmark = pytest.mark.timeout(2 * WAIT_S if IS_FULL else 300)
 CHILDREN = 3 * 3 + 2  # of a root: three middles with two leaves each, and a leaf for each of its two items
 
 

@@ -17,7 +17,7 @@ from penstock.dags import node as executor
 from penstock.dags.definition import Dag
 from penstock.testing import until
 
-JOINS = int(os.environ.get("DAG_JOINS", "2"))  # 100 at full size
+JOINS = 100 if os.environ.get("PENSTOCK_FAULTS") == "full" else 2
 AT_ONCE = RetryPolicy(3, Backoff("fixed", 1, jitter=False))
 
 
@@ -182,6 +182,7 @@ async def test_an_expression_without_a_value_names_node_and_expression(memory: A
         )
 
 
+@pytest.mark.timeout(3600)
 async def test_two_hundred_nodes_join_once(app: Any) -> None:
     async with app(echo, count) as a, a.workers.background():
         middle = [step(f"n{n}", "echo", "start") for n in range(200)]

@@ -112,7 +112,8 @@ class Reporter:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # the controller reports, not its workers
+    is_worker = hasattr(config, "workerinput")  # the controller reports, not its workers
+    if not is_worker and not config.option.collectonly:  # tools read what a collection prints
         config.pluginmanager.register(Reporter(Progress()), PLUGIN)
 
 

@@ -90,6 +90,16 @@ class PgBoss:
             return False
         return True
 
+    async def depth(self, queue: str) -> int:
+        """Return how many jobs of a queue wait for a worker. Those that are not due yet do not count.
+
+        Args:
+            queue: The queue.
+        """
+        connections = self._require_connections()
+        await connections.run(lambda c: self._check_queues(c, {queue}, set()))
+        return await connections.run(lambda c: self._queues.depth(c, queue))
+
     async def open(self, host: BridgeHost | None = None) -> None:
         """Check the schema and its queues. The App calls this."""
         self._host = host

@@ -76,6 +76,10 @@ class Queues:
         id, data, size, retries, expire_seconds, heartbeat_seconds = row
         return ActiveJob(queue, str(id), retries, data, size, expire_seconds, heartbeat_seconds)
 
+    async def depth(self, connection: Connection, queue: str) -> int:
+        """Return how many jobs are due and not claimed."""
+        return int(await connection.fetchval(self._sql.depth, queue))
+
     async def touch(self, connection: Connection, job: ActiveJob) -> bool:
         """Record a heartbeat. Return False if the claim is lost."""
         return bool(await connection.fetchval(self._sql.touch, job.queue, UUID(job.id), job.retries))

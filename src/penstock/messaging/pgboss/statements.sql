@@ -29,6 +29,9 @@ FROM next WHERE j.name = $1 AND j.id = next.id
 RETURNING j.id, CASE WHEN octet_length(j.data::text) <= $2 THEN j.data::text END, coalesce(octet_length(j.data::text), 0),
   j.retry_count, j.expire_seconds, j.heartbeat_seconds;
 
+-- name: depth
+SELECT count(*) FROM pgboss.job WHERE name = $1 AND state < 'active' AND NOT blocked AND start_after <= now();
+
 -- name: touch
 UPDATE pgboss.job SET heartbeat_on = now() WHERE name = $1 AND id = $2 AND retry_count = $3 AND state = 'active'
 RETURNING true;

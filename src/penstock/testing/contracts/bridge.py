@@ -45,6 +45,7 @@ class MessagingBridge(Bridge, Protocol):
     async def produce(self, queue: str, job_name: str, data: Mapping[str, Any]) -> str | None: ...
     async def consume(self, queue: str, handler: Any, options: Mapping[str, Any] | None = None) -> Consumption: ...
     async def is_healthy(self) -> bool: ...
+    async def depth(self, queue: str) -> int: ...
 
 
 @flow("order")
@@ -118,6 +119,21 @@ class BridgeContract(ABC):
             (row,) = await app.runs.list()
             assert await app.result(row.id, timeout=TIMEOUT_S) == {"n": 1}
             await self._until_done(queue)
+
+    async def test_depth_is_how_many_messages_wait(self) -> None:
+        queue = await self._new_queue()
+        bridge = self.make_bridge({queue: StartFlow("order")})
+        async with self._app(bridge) as app:
+            assert await bridge.depth(queue) == 0
+            for n in range(3):
+                await self.send(queue, "placed", {"n": n})
+
+            async def depth(expected: int) -> bool:
+                return await bridge.depth(queue) == expected  # type: ignore[no-any-return]
+
+            await until(lambda: depth(3), TIMEOUT_S)
+            async with app.workers.background():
+                await until(lambda: depth(0), TIMEOUT_S)
 
     async def test_a_message_emits_an_event_or_becomes_a_job(self) -> None:
         one, other = await self._new_queue(), await self._new_queue()

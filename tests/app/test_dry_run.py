@@ -81,6 +81,11 @@ async def replay(app: Any, run: str, **options: Any) -> Any:
     return await app.runs.replay(run, key="again", **options)
 
 
+async def fork(app: Any, run: str, **options: Any) -> Any:
+    events = await app.events.read_all(f"nq:flow:{run}")
+    return await app.runs.fork(run, events[1].id, key="fork", **options)
+
+
 async def redrive_all(app: Any, _id: str, **options: Any) -> Any:
     return await app.dead_letters.redrive_all((await list_dead(app))[0], **options)
 
@@ -118,6 +123,8 @@ ACTIONS: list[tuple[Action, str]] = [
     (resolve, "ask"),
     (cancel_wait, "ask"),
     (replay, "fail"),
+    (fork, "fail"),
+    (fork, "sleep"),
     (redrive_all, "fail"),
     (redrive_group, "fail"),
     (redrive_all, "failed-job"),
@@ -179,7 +186,10 @@ async def test_a_dry_run_writes_nothing_and_shows_what_the_call_writes(kit: Any,
             for stream in sorted(streams)
             for event in (await app.events.read_all(stream))[old[stream] :]
             if event.kind != "step.started"  # a worker may have claimed the job at once
+            and "copied" not in (event.meta or {})
         ]
+        copied = [event for stream in streams for event in await app.events.read_all(stream)]
+        assert preview.copied == sum("copied" in (event.meta or {}) for event in copied) == 2 * (act is fork)
         shown = [(one.stream, one.kind, one.step, one.data) for one in preview.events]
         assert [one[:3] for one in written] == [one[:3] for one in sorted(shown, key=lambda one: one[0])]
         for job in preview.jobs:

@@ -90,7 +90,13 @@ async def test_a_fork_of_a_retried_run(memory: Any) -> None:
         await a.dags.register(dag.build())
         run = await a.dags.start("d", "x", key="r1")
         await a.runs.wait("r1", timeout=20)
-        await a.dags.retry("r1")
+        plan = await a.runs.retry("r1", dry_run=True)
+        assert [job.id for job in plan.jobs] == ["r1.b.2"]
+        assert list(await a.dags.retry("r1")) == ["r1.b.2"]
         expected = await run.result(timeout=20)
-        fork = await a.runs.fork("r1", await event_of(a, "node.redriven", "b"))
+        at = await event_of(a, "node.redriven", "b")
+        plan = await a.runs.fork("r1", at, key="r2", dry_run=True)
+        assert ([job.id for job in plan.jobs], plan.copied > 3) == (["r2.b.1"], True)
+        assert await a.store.run("r2") is None
+        fork = await a.runs.fork("r1", at, key="r2", version=plan)
         assert await fork.result(timeout=20) == expected

@@ -566,7 +566,42 @@ class Runs:
         )
         return Run(new, self) if preview is None else preview
 
-    async def fork(self, id: str, event: str, *, key: str | None = None) -> Run[Any]:
+    @overload
+    async def fork(
+        self,
+        id: str,
+        event: str,
+        *,
+        key: str | None = None,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> Run[Any]: ...
+
+    @overload
+    async def fork(
+        self,
+        id: str,
+        event: str,
+        *,
+        key: str | None = None,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    async def fork(
+        self, id: str, event: str, *, key: str | None = None, dry_run: bool, version: int | Preview | None = None
+    ) -> Run[Any] | Preview: ...
+
+    async def fork(
+        self,
+        id: str,
+        event: str,
+        *,
+        key: str | None = None,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> Run[Any] | Preview:
         """Start a new run with the past of a run up to an event, and return its handle.
 
         Steps that were open at that point start again, with the loaded code. A run of a dag stays on its version.
@@ -575,14 +610,21 @@ class Runs:
             id: The run to fork.
             event: Id of the last event to copy.
             key: Idempotency key of the new run.
+            dry_run: Write nothing, and return a Preview: the number of events that would be copied, the events after
+                them, and the jobs that would be added.
+            version: The version of the run to fork, or a Preview: raise RunMoved if it has moved on since.
         """
+        new, preview = await run_planned(self._store, id, dry_run, version, lambda: self._fork(id, event, key))
+        return Run(new, self) if preview is None else preview
+
+    async def _fork(self, id: str, event: str, key: str | None) -> str:
         row = await self._reader.row_of_kind(id, "fork", FLOW, DAG)
         new = self._app._transactions.direct.runs.new_id(key)
         if row.kind == DAG:
             await DagForker(self._app._dag_engine).fork_dag(row, event, new)
-            return Run(new, self)
-        await self._forks.fork(row, event, new, self._app.registry.flow(row.flow))
-        return Run(new, self)
+        else:
+            await self._forks.fork(row, event, new, self._app.registry.flow(row.flow))
+        return new
 
     @overload
     def handle(self, id: str) -> Run[Any]: ...

@@ -623,7 +623,42 @@ class SyncRuns:
         answer = self._portal.call(self._facet.replay(id, input=input, key=key, dry_run=dry_run, version=version))
         return answer if isinstance(answer, Preview) else SyncRun(self._portal, answer)
 
-    def fork(self, id: str, event: str, *, key: str | None = None) -> SyncRun[Any]:
+    @overload
+    def fork(
+        self,
+        id: str,
+        event: str,
+        *,
+        key: str | None = None,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> SyncRun[Any]: ...
+
+    @overload
+    def fork(
+        self,
+        id: str,
+        event: str,
+        *,
+        key: str | None = None,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    def fork(
+        self, id: str, event: str, *, key: str | None = None, dry_run: bool, version: int | Preview | None = None
+    ) -> SyncRun[Any] | Preview: ...
+
+    def fork(
+        self,
+        id: str,
+        event: str,
+        *,
+        key: str | None = None,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> SyncRun[Any] | Preview:
         """Start a new run with the past of a run up to an event, and return its handle.
 
         Steps that were open at that point start again, with the loaded code. A run of a dag stays on its version.
@@ -632,8 +667,12 @@ class SyncRuns:
             id: The run to fork.
             event: Id of the last event to copy.
             key: Idempotency key of the new run.
+            dry_run: Write nothing, and return a Preview: the number of events that would be copied, the events after
+                them, and the jobs that would be added.
+            version: The version of the run to fork, or a Preview: raise RunMoved if it has moved on since.
         """
-        return SyncRun(self._portal, self._portal.call(self._facet.fork(id, event, key=key)))
+        answer = self._portal.call(self._facet.fork(id, event, key=key, dry_run=dry_run, version=version))
+        return answer if isinstance(answer, Preview) else SyncRun(self._portal, answer)
 
     @overload
     def handle(self, id: str) -> SyncRun[Any]: ...

@@ -531,15 +531,56 @@ class Runs:
         answer = await self._connection.send("POST", Ids, "/api/_import", content=data)
         return answer["ids"]
 
-    async def fork(self, id: str, event: str, *, key: str | None = None) -> str:
+    @overload
+    async def fork(
+        self,
+        id: str,
+        event: str,
+        *,
+        key: str | None = None,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> str: ...
+
+    @overload
+    async def fork(
+        self,
+        id: str,
+        event: str,
+        *,
+        key: str | None = None,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    async def fork(
+        self, id: str, event: str, *, key: str | None = None, dry_run: bool, version: int | Preview | None = None
+    ) -> str | Preview: ...
+
+    async def fork(
+        self,
+        id: str,
+        event: str,
+        *,
+        key: str | None = None,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> str | Preview:
         """Start a new run with the past of a run up to an event, and return its id.
 
         Args:
             id: The run to fork.
             event: Id of the last event to copy.
             key: Idempotency key of the new run.
+            dry_run: Write nothing, and return a Preview: the number of events that would be copied, the events after
+                them, and the jobs that would be added.
+            version: The version of the run to fork, or a Preview: raise RunMoved if it has moved on since.
         """
-        return await self._connection.post_for_id(RUN + "/fork", id, event=event, key=key)
+        done = await self._connection.act(
+            _Replayed, RUN + "/fork", id, dry_run=dry_run, version=version, body={"event": event, "key": key}
+        )
+        return done.id if done.preview is None else done.preview
 
     async def why(self, id: str) -> Sequence[str]:
         """Explain in sentences what a run waits for, one for each open step.

@@ -524,15 +524,53 @@ class SyncRuns:
         """
         return self._portal.call(self._facet.import_(data))
 
-    def fork(self, id: str, event: str, *, key: str | None = None) -> str:
+    @overload
+    def fork(
+        self,
+        id: str,
+        event: str,
+        *,
+        key: str | None = None,
+        dry_run: Literal[False] = False,
+        version: int | Preview | None = None,
+    ) -> str: ...
+
+    @overload
+    def fork(
+        self,
+        id: str,
+        event: str,
+        *,
+        key: str | None = None,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
+    ) -> Preview: ...
+
+    @overload
+    def fork(
+        self, id: str, event: str, *, key: str | None = None, dry_run: bool, version: int | Preview | None = None
+    ) -> str | Preview: ...
+
+    def fork(
+        self,
+        id: str,
+        event: str,
+        *,
+        key: str | None = None,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
+    ) -> str | Preview:
         """Start a new run with the past of a run up to an event, and return its id.
 
         Args:
             id: The run to fork.
             event: Id of the last event to copy.
             key: Idempotency key of the new run.
+            dry_run: Write nothing, and return a Preview: the number of events that would be copied, the events after
+                them, and the jobs that would be added.
+            version: The version of the run to fork, or a Preview: raise RunMoved if it has moved on since.
         """
-        return self._portal.call(self._facet.fork(id, event, key=key))
+        return self._portal.call(self._facet.fork(id, event, key=key, dry_run=dry_run, version=version))
 
     def why(self, id: str) -> Sequence[str]:
         """Explain in sentences what a run waits for, one for each open step.

@@ -61,17 +61,24 @@ class Preview(msgspec.Struct, frozen=True, rename="camel"):
     versions: dict[str, int] = {}  # of all runs that would be written
     job: str | None = None  # the plain job that the command is about
     starts: tuple[str, ...] = ()  # of an emit: the flows that the event would start
+    copied: int = 0  # of a fork: events that would be copied; `events` has the new ones
 
     def __bool__(self) -> bool:
         """Whether the command would write anything."""
         jobs = self.jobs or self.removed_jobs or self.woken_jobs or self.cancelled_jobs
-        return bool(self.events or self.waits or jobs)
+        return bool(self.events or self.copied or self.waits or jobs)
 
 
 class _Body(msgspec.Struct):
     kind: str
     step: str | None = None
     data: Any = None
+    meta: Any = None
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether a fork copies the event from another run."""
+        return isinstance(self.meta, dict) and "copied" in self.meta
 
 
 _decode_body = msgspec.json.Decoder(_Body).decode
@@ -136,7 +143,8 @@ class CommandPlan:
         """Return what was collected."""
         units = self.units
         added = [PreviewJob(job.id, job.queue, job.name, job.run) for unit in units for job in unit.jobs]
-        events = [(one.stream, _decode_body(one.body)) for unit in units for one in unit.events]
+        bodies = [(one.stream, _decode_body(one.body)) for unit in units for one in unit.events]
+        events = [(stream, body) for stream, body in bodies if not body.is_copied]
         written = [unit.run for unit in units if unit.run is not None]
         return Preview(
             run,
@@ -154,6 +162,7 @@ class CommandPlan:
             tuple(one.id for unit in units for one in unit.cancels),
             versions=self._seen,
             starts=tuple(self.starts),
+            copied=len(bodies) - len(events),
         )
 
 
@@ -247,7 +256,8 @@ def moved(run: str | None, expected: int, current: int) -> RunMoved:
 
 def describe_preview(preview: Preview) -> Sequence[str]:
     """Return a preview as lines for people."""
-    lines = [f"event    {one.kind}{f'  {one.step}' if one.step else ''}  ({one.stream})" for one in preview.events]
+    lines = [f"copy     {preview.copied} events"] if preview.copied else []
+    lines += [f"event    {one.kind}{f'  {one.step}' if one.step else ''}  ({one.stream})" for one in preview.events]
     lines += [f"job      {one.id}  added to queue {one.queue}" for one in preview.jobs]
     lines += [f"wait     {one.id}  {one.state}" for one in preview.waits]
     lines += [f"job      {id}  removed" for id in preview.removed_jobs]

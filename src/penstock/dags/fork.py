@@ -127,7 +127,7 @@ class DagForker(RunForker):
         past.finish(events[-1].id)
         state = await self._state(row.id, new, events[-1].seq)
         unit = self._fork_unit(past, plan, row.id, events[-1].id, new, state)
-        receipt = await self._committer.submit(CommitRequest(lambda version, _: _if_new(version, unit), run=new))
+        receipt = await self._sink.submit(CommitRequest(lambda version, _: _if_new(version, unit), run=new))
         if not isinstance(receipt, Committed):
             await self._check_same(row.id, events[-1].id, new)
 

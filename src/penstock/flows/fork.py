@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ..commit.command_sink import DirectSink
 from ..commit.committer import CommitRequest
 from ..context.state_events import hash_value
 from ..core.clock import datetime_to_ms
@@ -171,7 +172,7 @@ class RunForker:
 
     def __init__(self, engine: FlowEngine) -> None:
         self._engine = engine
-        self._committer = engine.runtime.committer
+        self._sink = DirectSink(engine.runtime.committer)
         self._store = engine.runtime.store
 
     async def fork(self, row: RunRow, at: str, new: str, flow: Flow) -> None:
@@ -189,7 +190,7 @@ class RunForker:
                 self._unit(unit_id, past, row.id, events[-1].id, new, flow, state) if not version else Conflict(1, data)
             )
 
-        receipt = await self._committer.submit(CommitRequest(build, run=new))
+        receipt = await self._sink.submit(CommitRequest(build, run=new))
         if not isinstance(receipt, Committed):
             await self._check_same(row.id, events[-1].id, new)
 

@@ -834,6 +834,7 @@ export interface Preview {
   versions?: Record<string, number>
   job?: string | null
   starts?: (string)[]
+  copied?: number
 }
 
 /** An event that would be appended, redacted as streams are. */
@@ -2122,9 +2123,9 @@ export interface Operations {
   /** Start a new run with the past of a run up to an event. */
   forkRun: {
     path: { id: string }
-    query: {}
+    query: { dryRun?: boolean; version?: number | null; reveal?: boolean }
     body: { body: ForkBody }
-    answer: Added
+    answer: Replayed
   }
   /** Emit an event, globally or to one run. */
   emitEvent: {

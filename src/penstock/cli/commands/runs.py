@@ -177,6 +177,8 @@ def fork(
     *,
     at: Annotated[str, Parameter(help="Id of an event of that run; 'penstock events ID' lists them.")],
     key: Annotated[str | None, Parameter(help=KEY_HELP)] = None,
+    dry_run: DryRun = False,
+    if_version: IfVersion = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Start a new run that continues from an event of another run; prints its id.
@@ -186,8 +188,10 @@ def fork(
     id
         The run's id.
     """
+    if dry_run:
+        return print_dry_run(common, lambda app: app.runs.fork(id, at, key=key, dry_run=True, version=if_version))
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
-        new = asyncio.run(_fork(common, id, at, key))
+        new = asyncio.run(_fork(common, id, at, key, if_version))
     print_result(new, {"id": new, "forkOf": id, "at": at}, json=common.json)
     return 0
 
@@ -320,10 +324,10 @@ async def _resume(common: CommonOptions, id: str, reason: str, version: int | No
             raise RunError(f"run {id!r} is {(await app.runs.get(id)).status}, not paused")
 
 
-async def _fork(common: CommonOptions, id: str, at: str, key: str | None) -> str:
+async def _fork(common: CommonOptions, id: str, at: str, key: str | None, version: int | None) -> str:
     async with build_admin_app(common) as app:
         existing = await _exists(app, key)
-        new = await app.runs.fork(id, at, key=key)
+        new = str(await app.runs.fork(id, at, key=key, version=version))
         if existing:
             warn(f"Run {new} already exists; nothing was started.")
         return new

@@ -360,9 +360,10 @@ async def replay_run(app: App, id: str, query: DryRunQuery, body: ReplayBody) ->
 
 
 @routes.post("/api/_run/{id}/fork", status=201)
-async def fork_run(app: App, id: str, body: ForkBody) -> Added:
+async def fork_run(app: App, id: str, query: DryRunQuery, body: ForkBody) -> Replayed:
     """Start a new run with the past of a run up to an event."""
-    return Added(str(await app.runs.fork(id, body.event, key=body.key)))
+    done = await app.runs.fork(id, body.event, key=body.key, **guard(query))
+    return Replayed(preview=done) if isinstance(done, Preview) else Replayed(str(done))
 
 
 def guard(query: DryRunQuery) -> Any:

@@ -91,7 +91,7 @@ ROUTES = {
     "entities history": "list_entity_history",
     "entities diagram": "draw_entity",
     "entities types": "list_entity_types count_entities",
-    "diagram": "get_flow_diagram get_dag_diagram",
+    "diagram": "get_flow_diagram get_dag_diagram get_run_diagram",
     "registry": "get_registry",
     "check": "check_open_runs",
     "settings": "list_settings",

@@ -5,6 +5,7 @@ import { describe, expect, it } from 'vitest'
 import { firstDifference } from '../src/run/compare'
 import { differences } from '../src/run/diff'
 import { foldFirst } from '../src/run/fold'
+import { inputOf } from '../src/run/inputs'
 import { place } from '../src/run/layout'
 import { foldedScale, wallScale } from '../src/run/scale'
 import { dstNote, inWords } from '../src/run/schedule'
@@ -47,6 +48,36 @@ describe('the fold', () => {
     const events = [RUN[0]!, at(10, 'step.started', 'a', undefined, { attempt: 1 }), at(50, 'step.started', 'a', undefined, { attempt: 2 })]
     const parts = foldFirst(events, 3).rows.get('a')!.segments.filter((one) => one.kind === 'run')
     expect(parts.map((one) => [one.to, one.state])).toEqual([[50, 'cancelled'], [undefined, 'running']])
+  })
+})
+
+describe('the input of a step', () => {
+  const events = [
+    at(0, 'flow.started', undefined, { name: 'shop', queue: 'q', input: { id: 1 } }),
+    at(1, 'step.started', 'a', undefined, { attempt: 1, jobId: 'r.a.1', causationId: 'start' }),
+    at(2, 'paid', 'a', { n: 1 }, { causationId: 'r.a.1' }),
+    at(2, 'noted', 'a', { n: 2 }, { causationId: 'r.a.1' }),
+    at(2, 'paid', 'a', { n: 3 }, { causationId: 'r.a.1' }),
+    at(3, 'step.started', 'b', undefined, { attempt: 1, causationId: 'r.a.1' }),
+    at(4, 'step.failed', 'b', { error: 'no', willRetry: false }, { attempt: 1 }),
+    at(4, 'step.started', 'b', undefined, { attempt: 1, n: 2, causationId: 'r.a.1' }),
+    at(5, 'step.redriven', 'b', { jobId: 'x' }),
+    at(6, 'step.started', 'b', { input: { n: 9 } }, { attempt: 1, causationId: 'r.b.1.dlq' }),
+  ]
+  const rows = foldFirst(events, events.length).rows
+  const kinds = [{ eventKind: 'paid' }]
+  it('is that of the run, of the event that caused it, or the recorded one', () => {
+    expect(inputOf(rows.get('a')!.attempts.get(1), undefined)).toEqual({ id: 1 })
+    expect(inputOf(rows.get('b')!.attempts.get(1), kinds)).toEqual({ n: 1 })
+    expect(inputOf(rows.get('b#2')!.attempts.get(1), kinds)).toEqual({ n: 3 })
+    expect(inputOf(rows.get('b')!.attempts.get(2), kinds)).toEqual({ n: 9 })
+  })
+  it('is unknown where several events may have caused it', () => {
+    expect(inputOf(rows.get('b')!.attempts.get(1), undefined)).toBeUndefined()
+    expect(inputOf(rows.get('b')!.attempts.get(1), [{ eventKind: 'paid', when: 'n > 1' }])).toBeUndefined()
+  })
+  it('keeps the attempts before a redrive apart', () => {
+    expect([...rows.get('b')!.attempts.values()].map((one) => one.label)).toEqual(['attempt 1', 'redrive 1, attempt 1'])
   })
 })
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import Context, flow, job, step
-from penstock.errors import Permanent
+from penstock.errors import Permanent, RateLimited
 
 
 @dataclass
@@ -102,4 +102,37 @@ async def long_report(text: str, ctx: Context) -> str:
     return text
 
 
-HANDLERS = [accept, charge, ship, approval, slow, send, family, order_of_family, writer, pages, read_page, long_report]
+@job(
+    queue="press", concurrency=4, max_active=9, rate_limit={"max": 9, "duration": "1h", "per_key": True}, rate_key="who"
+)
+async def print_page(page: dict[str, Any]) -> None: ...
+
+
+MET: set[str] = set()
+
+
+@flow("careful")
+async def careful(name: str, ctx: Context) -> str:
+    """Meet the limit of another service once."""
+    if name not in MET:
+        MET.add(name)
+        raise RateLimited("50ms", "the carrier allows no more")
+    return "through"
+
+
+HANDLERS = [
+    accept,
+    charge,
+    ship,
+    approval,
+    slow,
+    send,
+    family,
+    order_of_family,
+    writer,
+    pages,
+    read_page,
+    long_report,
+    print_page,
+    careful,
+]

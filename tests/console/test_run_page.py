@@ -43,7 +43,9 @@ async def test_a_failed_run_is_understood_and_retried(open_console: OpenConsole,
             await expect(page.locator("[data-testid=node][data-node=ship]")).to_have_attribute(
                 "data-state", "completed"
             )
-            await expect(page.get_by_test_id("output")).to_have_text("paid with card")
+            await expect(page.get_by_test_id("output")).to_have_count(2)
+            await expect(page.get_by_test_id("output").first).to_have_text("paid with card")
+            await expect(page.get_by_test_id("inspector")).to_contain_text("redrive 1, attempt 1")
 
 
 async def test_time_travel_and_one_selection(open_console: OpenConsole) -> None:

@@ -12,6 +12,7 @@ from penstock.core.clock import to_iso
 from penstock.core.errors import PenstockError, UnknownJob
 from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
+from penstock.testing.until import until
 
 QUICK = {"attempts": 3, "backoff": {"type": "fixed", "delayMs": 1, "jitter": False}}
 
@@ -320,3 +321,24 @@ async def test_discard_and_missing_dead_letters(app: Any) -> None:
         impostor = await a.enqueue("pay", {"not": "a letter"}, key="impostor.dlq", delay="1h")
         with pytest.raises(PenstockError, match="not a dead letter"):
             await a.dead_letters.get(impostor)
+
+
+async def test_a_redrive_with_another_input_records_it(app: Any) -> None:
+    @flow("shop", retry=1)
+    async def charge(amount: int) -> int:
+        if amount < 0:
+            raise Permanent("no")
+        return amount
+
+    async with app(charge) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", -1)
+        await a.dead_letters.redrive(step_job_id(run, "charge", 1))
+
+        async def has_failed_again() -> bool:
+            return (await a.kinds(run, "step.")).count("step.failed") == 2
+
+        await until(has_failed_again)
+        await a.dead_letters.redrive(step_job_id(run, "charge", 1) + ".redrive-1", input=5)
+        assert await a.result(run, timeout=20) == 5
+        started = [event.data for event in await a.events_of(run, "step.started")]
+        assert started == [None, None, {"input": 5}]

@@ -140,3 +140,20 @@ async def test_an_unknown_job_ends_as_a_dead_letter(app: Any, clock: FakeClock) 
         (letter,) = await a.list_dead_letters("mail")
         assert (letter.error["code"], letter.original_data) == ("unknown_queue", {"x": 1})
         assert await a.jobs.result(await a.enqueue("mail", name="known"), timeout=20) is None
+
+
+async def test_the_diagram_of_a_run_is_that_of_the_version_it_was_started_with(shared: Any) -> None:
+    release = asyncio.Event()
+    async with shared(*old("1", release)) as before:
+        run = await before.start("shop")
+        drawn = await before.runs.diagram(run)
+        assert (drawn["isLoaded"], drawn["version"]) == (True, "1")
+        assert [(one["from"], one["to"]) for one in drawn["edges"]] == [("pay", "letter")]
+    async with shared(*new("2", release)) as after:
+        drawn = await after.runs.diagram(run)
+        assert (drawn["isLoaded"], drawn["version"]) == (False, "1")
+        assert [one["id"] for one in drawn["nodes"]] == ["pay", "letter"]
+        assert [(one["from"], one["to"], one["label"]) for one in drawn["edges"]] == [("pay", "letter", "paid")]
+        assert (await after.runs.diagram(await after.start("shop")))["isLoaded"] is True
+    async with shared() as nothing:  # a process without the code
+        assert [one["id"] for one in (await nothing.runs.diagram(run))["nodes"]] == ["pay", "letter"]

@@ -30,11 +30,26 @@ export interface Row {
   n: number
   segments: Segment[]
   calls: Map<string, CallBar>
-  attempts: Map<number, { input?: unknown; error?: string; from: number; to?: number }>
+  attempts: Map<number, Attempt>
+  /** The attempts before the last redrive, which counts from 1 again. */
+  before: number
+  redrives: number
   /** What each attempt streamed; the start of a long output is dropped. */
   outputs: Map<number, string>
   /** Runs that the step called and waits for, or waited for. */
   children: Map<string, ChildBar>
+}
+
+export interface Attempt {
+  /** What it received, if its start has recorded it. */
+  input?: unknown
+  /** Otherwise: the events of the job that caused it, and how many steps of this name they caused before. */
+  causes?: EventRecord[]
+  nth: number
+  error?: string
+  from: number
+  to?: number
+  label: string
 }
 
 export interface ChildBar {
@@ -55,6 +70,9 @@ export class Fold {
   /** Which steps a step started: edges for a run whose code is not loaded. */
   readonly edges = new Map<string, { from: string; to: string }>()
   readonly queuedAt = new Map<string, number>()
+  /** Events of user code by the job that emitted them. */
+  readonly emitted = new Map<string, EventRecord[]>()
+  readonly caused = new Map<string, number>()
   count = 0
   firstAt = NaN
   lastAt = NaN
@@ -70,6 +88,7 @@ export class Fold {
     if (room === 'step' || room === 'node') this.#applyStep(event, what, at)
     else if (room === 'call') this.#applyCall(event, what, at)
     else if (room === 'flow') this.#applyFlow(event, what, at)
+    else if (event.meta?.causationId) this.#note(String(event.meta.causationId), event)
   }
 
   #row(event: EventRecord): Row {
@@ -77,13 +96,36 @@ export class Fold {
     const n = event.kind.startsWith('node.') ? 1 : Number(event.meta?.n ?? 1)
     const key = n === 1 ? step : `${step}#${n}`
     let row = this.rows.get(key)
-    if (!row) this.rows.set(key, (row = { key, step, n, segments: [], calls: new Map(), attempts: new Map(), outputs: new Map(), children: new Map() }))
+    if (!row) this.rows.set(key, (row = { key, step, n, segments: [], calls: new Map(), attempts: new Map(), outputs: new Map(), children: new Map(), before: 0, redrives: 0 }))
     return row
+  }
+
+  #note(job: string, event: EventRecord): void {
+    const found = this.emitted.get(job)
+    if (found) found.push(event)
+    else this.emitted.set(job, [event])
+  }
+
+  /** Return an attempt that starts. A redrive without an input has that of the attempt before it. */
+  #attempt(row: Row, event: EventRecord, number: number, at: number): Attempt {
+    const known = row.attempts.get(number)
+    if (known) return { ...known, from: at } // it continues after a wait
+    const cause = String(event.meta?.causationId ?? '')
+    const last = [...row.attempts.values()].at(-1)
+    const label = row.redrives ? `redrive ${row.redrives}, attempt ${number - row.before}` : `attempt ${number}`
+    if (event.data?.input !== undefined) return { input: event.data.input, nth: 0, from: at, label }
+    if (last) return { ...('input' in last ? { input: last.input } : {}), ...(last.causes ? { causes: last.causes } : {}), nth: last.nth, from: at, label }
+    if (cause === 'start') return { input: this.state.input, nth: 0, from: at, label }
+    const key = `${row.step}\n${cause}`
+    const nth = this.caused.get(key) ?? 0
+    this.caused.set(key, nth + 1)
+    const causes = this.emitted.get(cause)
+    return { ...(causes ? { causes } : {}), nth, from: at, label }
   }
 
   #applyStep(event: EventRecord, what: string, at: number): void {
     const row = this.#row(event)
-    const attempt = Number(event.meta?.attempt ?? row.segments.at(-1)?.attempt ?? 1)
+    const attempt = event.meta?.attempt === undefined ? row.segments.at(-1)?.attempt ?? 1 : Number(event.meta.attempt) + row.before
     const last = row.segments.at(-1)
     const close = (state?: Segment['state']): void => {
       if (last && last.to === undefined) (last.to = at), state && (last.state = state)
@@ -92,13 +134,13 @@ export class Fold {
       if (!last) this.#queue(row, at)
       close(last?.kind === 'run' ? 'cancelled' : undefined) // a worker that died wrote no end
       row.segments.push({ kind: 'run', from: at, attempt, state: 'running', text: String(event.meta?.worker ?? '') })
-      row.attempts.set(attempt, { ...row.attempts.get(attempt), from: at, ...(event.data?.input === undefined ? {} : { input: event.data.input }) })
+      row.attempts.set(attempt, this.#attempt(row, event, attempt, at))
     } else if (what === 'completed') {
       this.#finish(row, event, at, 'completed')
       for (const to of (event.meta?.starts ?? []) as string[]) this.#start(row.step, to, at)
     } else if (what === 'failed') {
       this.#finish(row, event, at, 'failed')
-      row.attempts.set(attempt, { from: at, ...row.attempts.get(attempt), to: at, error: String(event.data?.error ?? '') })
+      row.attempts.set(attempt, { from: at, nth: 0, label: `attempt ${attempt}`, ...row.attempts.get(attempt), to: at, error: String(event.data?.error ?? '') })
       if (event.data?.willRetry) row.segments.push({ kind: 'retry', from: at, attempt: attempt + 1, state: 'waiting', text: 'waits for the next attempt' })
     } else if (what === 'partial') {
       const chunk = event.data?.chunk
@@ -118,8 +160,11 @@ export class Fold {
       }
     } else if (what === 'returned') {
       close('cancelled')
-      row.segments.push({ kind: 'limit', from: at, attempt, state: 'waiting', text: String(event.data?.reason ?? '') })
+      // With `until` a limit holds the job; without, its worker released it, and it is in its queue again.
+      row.segments.push({ kind: event.data?.until ? 'limit' : 'queue', from: at, attempt, state: 'waiting', text: String(event.data?.reason ?? '') })
     } else if (what === 'redriven') {
+      row.before = Math.max(row.before, ...row.attempts.keys())
+      row.redrives++
       row.segments.push({ kind: 'queue', from: at, attempt, state: 'waiting' })
     } else if (what === 'cancelled') close('cancelled')
   }
@@ -149,7 +194,7 @@ export class Fold {
     const name = String(event.data?.call ?? '')
     const from = event.data?.startedAt ? Date.parse(event.data.startedAt) : at
     const to = what === 'started' ? undefined : from + Number(event.data?.duration ?? 0)
-    row.calls.set(name, { name, from, to, state: what === 'started' ? 'running' : what, tries: Number(event.data?.tries ?? 1), attempt: Number(event.meta?.attempt ?? 1) })
+    row.calls.set(name, { name, from, to, state: what === 'started' ? 'running' : what, tries: Number(event.data?.tries ?? 1), attempt: Number(event.meta?.attempt ?? 1) + row.before })
   }
 
   #applyFlow(event: EventRecord, what: string, at: number): void {

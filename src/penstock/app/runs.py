@@ -29,6 +29,7 @@ from .arguments import UNSET, NoInput, StartOptions, check_choice
 from .export_file import ExportSource
 from .log_lines import LogView, build_filter, read_run_lines
 from .run_bulk import BulkAction, BulkResult, act_on_runs
+from .run_diagrams import read_run_diagram
 from .run_handle import R, Run
 from .run_list import RunFilter, find_runs
 from .views import RunSummary, run_summary
@@ -666,6 +667,17 @@ class Runs:
         wanted = build_filter(step, attempt, level)
         row = await self._reader.row(id)
         return await read_run_lines(self._store, self._app._bodies.run(row.kind, id), wanted, after, limit)
+
+    async def diagram(self, id: str) -> dict[str, Any]:
+        """Return the graph that a run goes through, `{"nodes": […], "edges": […], "version": …, "isLoaded": …}`.
+
+        A run of a dag stays on its version, and one of a flow with a version on the steps that it was started with.
+        `isLoaded` is False if the loaded code no longer has them: then only what starts each step is known for sure.
+
+        Args:
+            id: The run's id.
+        """
+        return (await read_run_diagram(self._app, id))[1]
 
     async def why(self, id: str) -> Sequence[str]:
         """Explain in sentences what a run waits for, one for each open step.

@@ -582,6 +582,17 @@ class Runs:
         )
         return done.id if done.preview is None else done.preview
 
+    async def diagram(self, id: str) -> dict[str, Any]:
+        """Return the graph that a run goes through, `{"nodes": […], "edges": […], "version": …, "isLoaded": …}`.
+
+        A run of a dag stays on its version, and one of a flow with a version on the steps that it was started with.
+        `isLoaded` is False if the loaded code no longer has them: then only what starts each step is known for sure.
+
+        Args:
+            id: The run's id.
+        """
+        return await self._connection.get(dict[str, Any], RUN + "/diagram", id)
+
     async def why(self, id: str) -> Sequence[str]:
         """Explain in sentences what a run waits for, one for each open step.
 

@@ -572,6 +572,17 @@ class SyncRuns:
         """
         return self._portal.call(self._facet.fork(id, event, key=key, dry_run=dry_run, version=version))
 
+    def diagram(self, id: str) -> dict[str, Any]:
+        """Return the graph that a run goes through, `{"nodes": […], "edges": […], "version": …, "isLoaded": …}`.
+
+        A run of a dag stays on its version, and one of a flow with a version on the steps that it was started with.
+        `isLoaded` is False if the loaded code no longer has them: then only what starts each step is known for sure.
+
+        Args:
+            id: The run's id.
+        """
+        return self._portal.call(self._facet.diagram(id))
+
     def why(self, id: str) -> Sequence[str]:
         """Explain in sentences what a run waits for, one for each open step.
 

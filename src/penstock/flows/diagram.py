@@ -10,6 +10,7 @@ from ..core.durations import Duration, to_ms
 from ..durable.declared_waits import Await
 from ..handlers.called_flows import find_called_flows
 from ..handlers.registry import Flow
+from ..handlers.trigger_table import TriggerTable
 
 OUTSIDE = "(outside)"  # the source of the kinds a flow `accepts`; not a valid step name
 EdgeKind = Literal["emits", "may_emit", "compensation", "timeout", "calls"]
@@ -123,6 +124,33 @@ def build_diagram(flow: Flow) -> Diagram:
     if any(edge.start == OUTSIDE for edge in edges):
         nodes = {entry: nodes.pop(entry), OUTSIDE: DiagramNode(OUTSIDE), **nodes}
     return Diagram(flow.name, nodes, tuple(edges))
+
+
+def build_pinned_diagram(table: TriggerTable, loaded: Flow | None) -> Diagram:
+    """Build the graph of a trigger table that a run was started with and the loaded code no longer has.
+
+    A table has what starts each step, not what emits it: the edges are what the loaded steps of the same names declare.
+    """
+    compensations = {step.compensation for step in table.steps.values()}
+    nodes = {
+        name: DiagramNode(name, step.queue, name == table.entry, step.mode if step.kinds else "", name in compensations)
+        for name, step in sorted(table.steps.items(), key=lambda one: one[0] != table.entry)  # the entry first
+    }
+    emits = {name: step.emits or () for name, step in loaded.steps.items()} if loaded is not None else {}
+    edges = [
+        *(
+            Edge(name, end, kind, "may_emit")
+            for name in nodes
+            for kind in emits.get(name, ())
+            for end in table.listeners(kind)
+        ),
+        *(
+            Edge(name, step.compensation, "compensated by", "compensation")
+            for name, step in table.steps.items()
+            if step.compensation is not None and step.compensation in nodes
+        ),
+    ]
+    return Diagram(table.flow, nodes, tuple(edges))
 
 
 def _emit_edges(flow: Flow) -> Iterable[Edge]:

@@ -10,8 +10,9 @@ from ..durable.declared_waits import Await
 from ..handlers.decorators import StepDefinition
 from ..handlers.registry import Flow
 from ..handlers.subscriptions import Subscription
+from ..handlers.trigger_table import TriggerTable
 from .condition_text import show_condition
-from .diagram import OUTSIDE, WAIT, Edge, build_diagram
+from .diagram import OUTSIDE, WAIT, Edge, build_diagram, build_pinned_diagram
 
 _AWAIT_KEYS = ("type", "eventKind", "timeout")
 
@@ -29,6 +30,27 @@ def describe_diagram(flow: Flow) -> dict[str, Any]:
     return {
         "nodes": [*(_describe_node(flow, name, step) for name, step in flow.steps.items()), *called],
         "edges": [*edges, *_await_edges(flow)],
+    }
+
+
+def describe_pinned(table: TriggerTable, loaded: Flow | None) -> dict[str, Any]:
+    """Return `{nodes, edges}` of a trigger table that a run was started with and the loaded code no longer has."""
+    diagram = build_pinned_diagram(table, loaded)
+    return {
+        "nodes": [
+            {
+                "id": name,
+                "type": "step",
+                "emits": [],
+                "subscriptions": [{"eventKind": kind} for kind in table.steps[name].kinds],
+            }
+            for name in diagram.nodes
+        ],
+        "edges": [
+            {"from": edge.start, "to": edge.end, "label": edge.label}
+            | ({"type": "emit"} if edge.kind == "may_emit" else {})
+            for edge in diagram.edges
+        ],
     }
 
 

@@ -249,8 +249,16 @@ class FlowCommands:
         assert letter.run is not None
         options = msgspec.convert(letter.options, StepOptions)
         options = msgspec.structs.replace(options, step=letter.step or letter.original_job_name, n=letter.n)
+        is_changed = letter.unreadable is not None or payload != pack(letter.original_data)
         return await self._requeue_step(
-            letter.run, letter_job.id, letter.original_job_id, letter.queue, options, payload, letter.undecided
+            letter.run,
+            letter_job.id,
+            letter.original_job_id,
+            letter.queue,
+            options,
+            payload,
+            letter.undecided,
+            shown=payload if is_changed else None,
         )
 
     async def is_compensated(self, run: str) -> bool:
@@ -281,9 +289,18 @@ class FlowCommands:
         )
 
     async def _requeue_step(
-        self, run: str, taken: str, job: str, queue: str, before: StepOptions, payload: bytes, is_undecided: bool
+        self,
+        run: str,
+        taken: str,
+        job: str,
+        queue: str,
+        before: StepOptions,
+        payload: bytes,
+        is_undecided: bool,
+        *,
+        shown: bytes | None = None,
     ) -> str | None:
-        """Enqueue a step's job again, with the memos of the one that failed.
+        """Enqueue a step's job again, with the memos of the one that failed. `step.started` has the input `shown`.
 
         The commit removes the job `taken`, the dead letter or the failed job, so only one caller can do this.
         """
@@ -305,7 +322,7 @@ class FlowCommands:
                 step, options.n, new_id, is_undecided=is_undecided
             )
             builder = self._engine.unit_builder(run, record, table)
-            job = builder.job(new_id, step, queue, payload, options, record, taken, scope=scope)
+            job = builder.job(new_id, step, queue, payload, options, record, taken, scope=scope, shown=shown)
             return Unit(
                 unit_id,
                 run=builder.run_write(decision, version),

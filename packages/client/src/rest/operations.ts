@@ -2050,6 +2050,13 @@ export interface Operations {
     body: { body?: never }
     answer: Result
   }
+  /** Return the graph that a run goes through, in the version that it was started with: `nodes` and `edges`. */
+  getRunDiagram: {
+    path: { id: string }
+    query: {}
+    body: { body?: never }
+    answer: Record<string, any>
+  }
   /** Explain what a run waits for, one sentence for each open step. */
   explainRun: {
     path: { id: string }
@@ -2573,6 +2580,7 @@ export const OPERATIONS = {
   listRunChildren: ['GET', '/api/_run/{id}/children'],
   waitForRunEnd: ['GET', '/api/_run/{id}/wait'],
   waitForRun: ['GET', '/api/_run/{id}/result'],
+  getRunDiagram: ['GET', '/api/_run/{id}/diagram'],
   explainRun: ['GET', '/api/_run/{id}/why'],
   exportRun: ['GET', '/api/_run/{id}/export'],
   exportRuns: ['GET', '/api/_export'],

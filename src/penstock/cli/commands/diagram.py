@@ -1,4 +1,4 @@
-"""`penstock diagram NAME`: of a flow, a dag, or the version of a dag that a run was started with."""
+"""`penstock diagram NAME`: of a flow, a dag, or of a run in the version that it was started with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
+from ...app.run_diagrams import read_run_diagram
 from ...core.errors import NotFound, PenstockError, UnknownDag
 from ...core.ids import BadId
 from ...dags.definition import Dag
@@ -31,7 +32,9 @@ def diagram(
     /,
     *,
     version: Annotated[int | None, Parameter(help="Version of a dag. Default: the newest.")] = None,
-    run: Annotated[bool, Parameter(negative="", help="FLOW is a run: draw the version of its dag.")] = False,
+    run: Annotated[
+        bool, Parameter(negative="", help="FLOW is a run: draw the version that it was started with.")
+    ] = False,
     format: Annotated[Format | None, Parameter(help="Output format. Default: text.")] = None,
     output: Annotated[str | None, Parameter(help="Write to this file.")] = None,
     common: CommonOptions = COMMON_DEFAULTS,
@@ -74,20 +77,22 @@ def diagram(
 
 def _find(name: str, version: int | None, is_run: bool, common: CommonOptions) -> tuple[Diagram, dict[str, Any]]:
     """Return the graph of a flow in the worker files, or else of a dag in the store."""
-    if not is_run and version is None:
+    if is_run:
+        return asyncio.run(_load_run(name, common))
+    if version is None:
         registry = load_registry(common)
         if name in registry.flows or (dag := _find_dag(name, common)) is None:
             known = registry.flow(name)  # raises with the nearest name
             return build_diagram(known), describe_diagram(known)
     else:
-        dag = asyncio.run(_load_dag(name, version, is_run, common))
+        dag = asyncio.run(_load_dag(name, version, common))
     return build_dag_diagram(dag), describe_dag_diagram(dag)
 
 
 def _find_dag(name: str, common: CommonOptions) -> Dag | None:
     """Return a dag from the store, or else from a file beside the workers."""
     try:
-        return asyncio.run(_load_dag(name, None, False, common))
+        return asyncio.run(_load_dag(name, None, common))
     except (NotFound, UnknownDag, BadId, UsageError):
         return _read_dag_file(name, common)
 
@@ -106,18 +111,24 @@ def _read_dag_file(name: str, common: CommonOptions) -> Dag | None:
 async def _ask(name: str, version: int | None, is_run: bool, common: CommonOptions) -> dict[str, Any]:
     """Return the diagram of a flow or a dag from a server."""
     async with build_store_app(common) as app:
-        if not is_run and version is None:
+        if is_run:
+            return await app.runs.diagram(name)
+        if version is None:
             try:
                 return await cast("Any", app.flows).diagram(name)  # type: ignore[no-any-return]
             except NotFound:
                 pass
-        dag = (await app.dags.of_run(name))[0] if is_run else await app.dags.get(name, version=version)
-        return describe_dag_diagram(dag)
+        return describe_dag_diagram(await app.dags.get(name, version=version))
 
 
-async def _load_dag(name: str, version: int | None, is_run: bool, common: CommonOptions) -> Dag:
+async def _load_dag(name: str, version: int | None, common: CommonOptions) -> Dag:
     async with build_store_app(common) as app:
-        return (await app.dags.of_run(name))[0] if is_run else await app.dags.get(name, version=version)
+        return await app.dags.get(name, version=version)
+
+
+async def _load_run(id: str, common: CommonOptions) -> tuple[Diagram, dict[str, Any]]:
+    async with build_store_app(common) as app:
+        return await read_run_diagram(app, id)
 
 
 def _write(path: str, text: str) -> None:

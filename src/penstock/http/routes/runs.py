@@ -297,6 +297,12 @@ async def wait_for_run(app: App, id: str, query: ResultQuery) -> Result:
     return Result(await app.runs.result(id, timeout=query.timeout))
 
 
+@routes.get("/api/_run/{id}/diagram")
+async def get_run_diagram(app: App, id: str) -> dict[str, Any]:
+    """Return the graph that a run goes through, in the version that it was started with: `nodes` and `edges`."""
+    return await app.runs.diagram(id)
+
+
 @routes.get("/api/_run/{id}/why")
 async def explain_run(app: App, id: str) -> Why:
     """Explain what a run waits for, one sentence for each open step."""

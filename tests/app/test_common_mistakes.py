@@ -160,7 +160,8 @@ MISTAKES = {
     "swapped": "the first argument of ctx.run must be a name, got render",
     "nameless": 'ctx.run(charge) requires a name before the function, for example: ctx.run("charge", charge, 7)',
     "alone": "ctx.run('a') requires a function after the name",
-    "called": "ctx.run('a', charge(…)) calls the function too early, and a replay of the handler would call it again",
+    "called": "the second argument of ctx.run('a') must be a function, got the coroutine charge(…). Pass the function "
+    "without calling it, then its arguments: ctx.run('a', charge, …)",
     "none": "ctx.run() requires a name, a function and its arguments",
 }
 

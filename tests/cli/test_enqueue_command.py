@@ -88,7 +88,7 @@ def test_jobs_with_an_order_key_wait_for_each_other(penstock: Callable) -> None:
         (["mail", "--name", "check", "--input", "7"], "the input of 'check' does not match", "schema_violation"),
         (
             ["pictures", "--url", ":memory:"],
-            "is in memory and is lost when this command ends. Use a file",
+            "is in the memory of this command: no other process sees it, and it is lost at the end. Use a file",
             "config_error",
         ),
     ],

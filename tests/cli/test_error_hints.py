@@ -78,7 +78,7 @@ def test_the_error_suggests_a_fix(penstock: Callable, args: list[str], message: 
 def test_a_memory_store_is_refused(penstock: Callable, args: list[str], url: str) -> None:
     answer = penstock(*args, "--url", url)
     assert (answer.code, answer.out) == (2, "")
-    assert f"the store {url!r} is in memory and is lost when this command ends" in answer.err
+    assert f"the store {url!r} is in the memory of this command: no other process sees it, and it is lost" in answer.err
     assert answer.err.endswith("[config_error]\n")
 
 

@@ -1,9 +1,13 @@
-"""Every python and console block of the README, the docs and the examples is executed, with the output it shows."""
+"""Every python and console block of the README, the docs and the examples is executed, with the output it shows.
+
+The commands of most pages run in processes that are forked (see fork_server); those of the README run as a user types them.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,10 +17,14 @@ from pathlib import Path
 import pytest
 from snippets import Block, blocks_of, matches
 
+import fork_server
 from penstock.telemetry.logging import LOGGER, restore_loggers
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")])
+TYPED = {ROOT / "README.md"}  # in a shell, each process of its own
+SHELL = re.compile(r"[|&;<>$`*?~#]")  # what only a shell can read
+ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.S)
 PROVES = {
     ROOT / "docs" / "howto" / "look-ups.md": "000-19.5",  # examples of a reducer and of a projection
     ROOT / "docs" / "howto" / "typescript.md": "000-19.6",  # one flow in both languages, with a mapping and a key
@@ -64,7 +72,7 @@ def test_snippets_of_the_page(page: Path, folder: Path) -> None:
         elif block.language == "python":
             exec(compile(block.text, _saved(block, folder), "exec"), scope)
         elif block.language == "console":
-            _type(block, where)
+            _type(block, where, in_shell=page in TYPED)
 
 
 def _write(block: Block, folder: Path) -> None:
@@ -82,15 +90,33 @@ def _saved(block: Block, folder: Path) -> str:
     return str(target)
 
 
-def _type(block: Block, where: str) -> None:
+def _type(block: Block, where: str, *, in_shell: bool) -> None:
     commands = block.commands()
     assert commands, f"{where}: a console block has lines that start with '$ '"
     for command in commands:
-        done = subprocess.run(
-            command.text, shell=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120
-        )
-        output = done.stdout.splitlines()
+        output = None if in_shell else _run_forked(command.text)
+        output = _run_in_shell(command.text) if output is None else output
         assert matches(command.shown, output), f"{where}: $ {command.text}\n" + "\n".join(output)
+
+
+def _run_in_shell(command: str) -> list[str]:
+    done = subprocess.run(command, shell=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    return done.stdout.splitlines()
+
+
+def _run_forked(command: str) -> list[str] | None:
+    """Return the output of a command of ours or of a script; None if it needs a shell."""
+    words = [] if SHELL.search(command) or not fork_server.HAS_PIDFD else shlex.split(command.replace("\\\n", " "))
+    env = dict(os.environ)
+    while words and (found := ASSIGNMENT.fullmatch(words[0])):
+        env[found[1]] = found[2]
+        del words[0]
+    if words[:1] == ["python"] and words[1].endswith(".py"):
+        del words[0]
+    elif words[:1] != ["penstock"]:
+        return None
+    output, _ = fork_server.start(words, env, Path.cwd()).communicate(timeout=120)
+    return output.splitlines()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -102,10 +102,13 @@ def test_a_value_without_a_json_form_is_refused_with_its_path() -> None:
 @pytest.mark.parametrize(
     ("limit", "reached"),
     [
-        ("MAX_CALLS", r"the durable call 'a#3' is one too many: a step can make at most 2 durable calls"),
+        (
+            "MAX_CALLS",
+            r"the durable call 'a#3' is over the limit: this step has made 2 durable calls, and a step can make 2\.",
+        ),
         (
             "MAX_JOURNAL_BYTES",
-            r"the durable call 'a#2' is one too many: a step can record at most 2 bytes, and this one has \d+",
+            r"the durable call 'a#2' is over the limit: this step has recorded \d+ bytes, and a step can record 2\.",
         ),
     ],
 )

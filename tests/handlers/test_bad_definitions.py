@@ -34,7 +34,7 @@ DECORATED = {
     "subscriptions": ('@step(subscriptions="a")', "`subscriptions` must be a list such as [Subscription("),
     "one subscription": ("@step(subscriptions=[5])", "a subscription must be a mapping with keys such as kind"),
     "on": ("@step(on=5)", "`on` must be an event kind"),
-    "one of on": ("@step(on=[5])", "each event kind in `on` must be words"),
+    "one of on": ("@step(on=[5])", "`on` has the invalid event kind 5; a kind is words of letters"),
     "emits": ("@step(emits=5)", "`emits` must be an event kind"),
     "accepts": ('@flow("f", accepts=5)', "`accepts` must be an event kind"),
     "start_on": ('@flow("f", start_on=5)', "`start_on` must be an event kind"),
@@ -123,6 +123,12 @@ DECORATED = {
         "@step has an unknown key 'nothing_like_it'; known keys: call_concurrency, compensat",
     ),
     "one of a flow": ('@flow("f", timout=3)', "did you mean 'timeout'?"),
+    "a flow's event": (
+        '@flow("f", on="a")',
+        "@flow has no option 'on'; app.start starts a flow; to start it with each",
+    ),
+    "a job's event": ('@job(on="a")', "@job has no option 'on'; app.enqueue starts a job"),
+    "an event with a space": ('@step(on="a b")', "`on` has the invalid event kind 'a b'; a kind is words of letters"),
 }
 
 
@@ -139,7 +145,7 @@ def test_an_invalid_decorator_is_reported(what: str, tmp_path: Path) -> None:
 
 CONFIGS = {
     "triggers": ("{'triggers': 5}", "`triggers` must be an event kind"),
-    "emits": ("{'step': 's', 'emits': [5]}", "each event kind in `emits` must be words"),
+    "emits": ("{'step': 's', 'emits': [5]}", "`emits` has the invalid event kind 5; a kind is words"),
     "subscriptions": ("{'subscriptions': {'eventKind': 'a'}}", "`subscriptions` must be a list"),
     "flow": ("{'flow': 'shop'}", "config.flow must be a mapping with keys such as id, role"),
     "dlq": ("{'dlq': 'q'}", "config.dlq must be a mapping with keys such as enabled, queue"),

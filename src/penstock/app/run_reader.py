@@ -26,7 +26,6 @@ from ..dags.units import DAG
 from ..flows.reducer import RunView
 from ..flows.run_record import COMPLETED, FAILED, WAITING
 from ..ports.store import RunRow
-from ..ports.unit import FLOW
 from ..worker.engines import RunEngine
 from .snapshots import run_reducer
 from .store_urls import shown_url
@@ -168,10 +167,6 @@ class RunReader:
 
     async def engine(self, id: str) -> RunEngine:
         return self._app._engines.of_run(await self.row(id))
-
-    async def flow_row(self, id: str, method: str) -> RunRow:
-        """Return the row of a run; raise RunError if it is not a run of a flow."""
-        return await self.row_of_kind(id, method, FLOW)
 
     async def row_of_kind(self, id: str, method: str, *kinds: str) -> RunRow:
         """Return the row of a run; raise RunError if it is of none of these kinds."""

@@ -156,8 +156,8 @@ def refuse_memory_store(common: CommonOptions) -> None:
     url = Settings.load({"url": common.url}).url
     if is_memory_url(url):
         raise ConfigError(
-            f"the store {url!r} is in memory and is lost when this command ends. Use a file, such as --url "
-            "sqlite:///penstock.db, or `penstock run`, which starts the run and executes its steps here"
+            f"the store {url!r} is in the memory of this command: no other process sees it, and it is lost at the end. "
+            "Use a file, such as --url sqlite:///penstock.db, or `penstock run`, which also executes what it starts"
         )
 
 

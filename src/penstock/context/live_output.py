@@ -22,7 +22,6 @@ class OutputBatch(NamedTuple):
     logs: list[str]
 
 
-EMPTY_BATCH = OutputBatch([], None, [])
 Send = Callable[[OutputBatch], Awaitable[None]]
 
 

@@ -27,7 +27,6 @@ from .run_record import (
     encode,
     first_bit,
     has_bit,
-    list_bits,
     set_bit,
 )
 
@@ -374,8 +373,3 @@ class Decider:
 
     def _decision(self) -> Decision:
         return Decision(self._record, self._events, self._starts, self._kept, self._results)
-
-
-def open_nodes(record: DagRecord) -> list[int]:
-    """Return the nodes that are queued, running or waiting."""
-    return list_bits(record.open)

@@ -265,8 +265,8 @@ def check_run_arguments(name: Any, fn: Any) -> None:
     if inspect.iscoroutine(fn):
         fn.close()  # nothing will await it, and Python would warn about that instead
         raise BadArgument(
-            f"ctx.run({name!r}, {shown}) calls the function too early, and a replay of the handler would call it "
-            f"again. Pass the function itself, then its arguments: ctx.run({name!r}, {fn.__name__}, …)"
+            f"the second argument of ctx.run({name!r}) must be a function, got the coroutine {shown}. Pass the "
+            f"function without calling it, then its arguments: ctx.run({name!r}, {fn.__name__}, …)"
         )
     raise BadArgument(
         f"the second argument of ctx.run({name!r}) must be a function, got {shown}. Pass the function itself, "

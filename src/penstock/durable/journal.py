@@ -329,13 +329,13 @@ class Journal:
 
     def _check_limit(self, key: str) -> None:
         if len(self.entries) >= MAX_CALLS:
-            reached = f"a step can make at most {MAX_CALLS:,} durable calls"
+            reached = f"this step has made {len(self.entries):,} durable calls, and a step can make {MAX_CALLS:,}"
         elif self._size > MAX_JOURNAL_BYTES:
-            reached = f"a step can record at most {MAX_JOURNAL_BYTES:,} bytes, and this one has {self._size:,}"
+            reached = f"this step has recorded {self._size:,} bytes, and a step can record {MAX_JOURNAL_BYTES:,}"
         else:
             return
         hint = "Split the work into several steps, or start a run for each part"
-        raise self.make_error(HistoryLimit, f"the durable call {key!r} is one too many: {reached}. {hint}")
+        raise self.make_error(HistoryLimit, f"the durable call {key!r} is over the limit: {reached}. {hint}")
 
     def _check_site(self, name: str) -> None:
         """Raise if a name is used at two places in the code. A loop may pass one place many times."""

@@ -245,9 +245,6 @@ class _ServiceStorage:
         return None
 
 
-_Storage = _RecordStorage | _ServiceStorage
-
-
 def _make_storage(definition: EntityDefinition, record: EntityRecord) -> Any:
     if definition.service is None:
         return _RecordStorage(definition, record)

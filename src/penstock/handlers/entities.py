@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from ..core.durations import Duration
 from ..core.errors import DefinitionError
@@ -19,8 +19,6 @@ from .options import RateOption, check_options
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
-OnProblem = Literal["fail", "refuse"]
-"""What an event leads to that cannot be followed: the failed state, or a refusal that changes nothing."""
 
 _HOOKS_ATTRIBUTE = "__penstock_hooks__"
 _CONTEXT_NAMES = ("ctx", "context")
@@ -127,7 +125,6 @@ class EntityDefinition:
     fallback: Call | None = None
     model: Any = None  # of the data; None: a dict
     service: Any = None  # where the data is; None: in Penstock's own store
-    event_schemas: Mapping[str, Any] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()  # of the urns that belong to it
     checks: Mapping[str, Validator] = field(default_factory=dict, repr=False)
     messaging: Mapping[str, Any] | None = None  # see penstock.messaging.read_messaging
@@ -300,7 +297,6 @@ def _build_checked(
         fallback,
         parts.get("data"),
         _make_service(name, parts.get("service")),
-        schemas,
         _read_prefixes(name, parts.get("urn")),
         checks,
         _read_messaging_part(name, parts),

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from ..core.durations import to_ms
 from ..core.errors import BadArgument, BadDuration, DefinitionError
+from ..core.events import KIND_PATTERN
 from ..core.near_match import check_keys, did_you_mean
 from ..core.options import DELAY_META, MAX_PRIORITY, Milliseconds, read_options
 from ..core.schemas import UnknownFields
@@ -153,10 +154,10 @@ def read_kinds(name: str, value: Sequence[str] | str | None, where: str | None =
         )
     kinds = (value,) if isinstance(value, str) else tuple(value)
     for kind in kinds:
-        if not isinstance(kind, str) or not kind:
+        if not isinstance(kind, str) or not KIND_PATTERN.fullmatch(kind):
             raise DefinitionError(
-                f"each event kind in `{name}` must be words separated by dots, such as 'order.paid', got "
-                f"{shorten(kind)}",
+                f"`{name}` has the invalid event kind {shorten(kind)}; a kind is words of letters, digits, '_' and "
+                "'-', with dots between them, such as 'order.paid'",
                 where=where,
             )
     return kinds
@@ -206,6 +207,11 @@ def _read_count(count: Any, name: str, value: Any) -> int:
 
 
 _LIKELY_OPTIONS = {"job": "queue", "step": "on"}  # what an argument without a name most likely is
+_LISTENS = "only a @step starts on events of its run"
+_WITHOUT_ON = {
+    "flow": "app.start starts a flow; to start it with each event of a kind, use start_on=",
+    "job": "app.enqueue starts a job; to run code on an event, use @step(on=…), or @flow(…, start_on=…)",
+}
 
 
 def check_options(decorator: D) -> D:
@@ -220,6 +226,8 @@ def check_options(decorator: D) -> D:
     def checked(*args: Any, **options: Any) -> Any:
         frame = sys._getframe(1)
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if "on" in options and "on" not in known:
+            raise DefinitionError(f"@{name} has no option 'on'; {_WITHOUT_ON.get(name, _LISTENS)}", where=where)
         check_keys(options, known, f"@{name}", where)
         if args and callable(args[0]) and not leading:
             raise DefinitionError(f"@{name} requires parentheses, as in {example}", where=where)

@@ -153,11 +153,22 @@ def _read_zone(tz: str) -> ZoneInfo:
         raise BadSchedule(f"unknown time zone {tz!r}; use one such as 'Europe/Berlin'") from None
 
 
+def _describe(cron: object, problem: Exception) -> str:
+    """Return what is wrong with a cron expression, in words of our own."""
+    if not isinstance(cron, str):
+        return "it must be a string"
+    part = str(problem).removeprefix("Bad ")
+    return f"it has {len(cron.split())} fields instead of 5" if part == str(problem) else f"its {part} is invalid"
+
+
 def _check_cron(cron: str, zone: ZoneInfo) -> None:
     try:
         next(CronSim(cron, datetime(2024, 1, 1, tzinfo=zone)))
     except (CronSimError, AttributeError) as problem:
-        raise BadSchedule(f"invalid cron expression {cron!r}: {problem}; use one such as '0 9 * * 1-5'") from None
+        raise BadSchedule(
+            f"invalid cron expression {shorten(cron)}: {_describe(cron, problem)}. Write minute, hour, day of month, "
+            "month and day of week; for example, '0 9 * * 1-5' is 9:00 from Monday to Friday"
+        ) from None
     except StopIteration:
         raise BadSchedule(f"cron expression {cron!r} never fires; no day in the next 50 years matches it") from None
 

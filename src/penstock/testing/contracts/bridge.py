@@ -15,7 +15,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
@@ -25,9 +25,8 @@ from ...app.bridges import AppBridgeHost
 from ...core.errors import BadArgument, Permanent, StoreUnavailable
 from ...handlers.decorators import flow, job
 from ...handlers.entities import entity
-from ...messaging.services import Consumption
 from ...messaging.targets import AddJob, EmitEvent, EmitToEntity, StartFlow
-from ...ports.bridge import Bridge, BridgeHost, Message, WriteUnits
+from ...ports.bridge import BridgeHost, Message, WriteUnits
 from ..until import until
 
 TIMEOUT_S = 30
@@ -36,16 +35,6 @@ TIMEOUT_S = 30
 async def note(entity: Any, payload: Any) -> None:
     """Append what an event brought."""
     entity.setdefault("seen", []).append(payload)
-
-
-class MessagingBridge(Bridge, Protocol):
-    """A bridge with the names of spec 002."""
-
-    async def open(self, host: BridgeHost | None = None) -> None: ...
-    async def produce(self, queue: str, job_name: str, data: Mapping[str, Any]) -> str | None: ...
-    async def consume(self, queue: str, handler: Any, options: Mapping[str, Any] | None = None) -> Consumption: ...
-    async def is_healthy(self) -> bool: ...
-    async def depth(self, queue: str) -> int: ...
 
 
 @flow("order")

@@ -32,7 +32,7 @@ from penstock.testing.until import until
 from penstock.worker import polling
 from store_urls import SHARED, STORE_URLS
 
-pytest_plugins = ("xdist_groups", "progress", "coverage_lock", "browser")
+pytest_plugins = ("xdist_groups", "progress", "coverage_lock", "browser", "collection")
 
 # What one App does is the same in memory and in a file: one set of statements. The file has its contracts, the tests of
 # several Apps and processes, and the fault suites.

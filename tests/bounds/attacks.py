@@ -44,6 +44,8 @@ def patterns() -> dict[str, tuple[re.Pattern[str], bool]]:
 
 def _inline(source: str) -> Iterator[tuple[str, str]]:
     """Yield the patterns that are passed to functions of `re`."""
+    if not re.search(r"\bre\.(?!compile)\w+\(", source):  # most modules have none, and to parse a source takes long
+        return
     for node in ast.walk(ast.parse(source)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             continue

@@ -26,7 +26,7 @@ from penstock.ports.unit import JobState
 from penstock.schedules import scheduler
 from penstock.settings import Settings
 from penstock.stores import tail as tailing
-from penstock.testing import TestApp
+from penstock.testing import TestApp, auto_clock
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 from penstock.worker import polling
@@ -38,7 +38,7 @@ pytest_plugins = ("xdist_groups", "progress", "coverage_lock", "browser", "colle
 # several Apps and processes, and the fault suites.
 STORES = ("memory", "postgres", "redis")
 
-TEST_TIMEOUT_S = 20  # a wait in a test gives up after this
+TEST_TIMEOUT_S = 100  # a wait in a test gives up after this: it only guards against a hang
 
 
 class AppHarness(App):
@@ -117,6 +117,9 @@ def apps_at(url: str) -> Callable[..., AppHarness]:
 
 
 def pytest_configure() -> None:
+    # What takes a second on a quiet machine may take a minute on a busy one.
+    auto_clock.TIMEOUT_S = TEST_TIMEOUT_S
+    until.__defaults__ = (TEST_TIMEOUT_S,)
     # A busy machine is slow in generating values and in running an example: neither is a failure.
     hypothesis_settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     hypothesis_settings.load_profile("suite")

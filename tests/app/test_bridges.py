@@ -63,7 +63,7 @@ async def test_bridges_are_open_while_a_worker_runs(folder: Path) -> None:
         assert noted(folder) == []  # an App that only starts runs opens no bridge
         async with app.workers.background():
             await until(lambda: noted(folder) == ["opened", "running"])
-            assert await app.jobs.result("brought", timeout=10) == 8
+            assert await app.jobs.result("brought", timeout=60) == 8
         assert noted(folder) == ["opened", "running", "closed"]
         async with app.workers.background():
             await until(lambda: noted(folder)[3:] == ["opened", "running"])

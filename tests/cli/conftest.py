@@ -18,7 +18,7 @@ import pytest
 
 from penstock.cli import main
 
-TEST_TIMEOUT_S = 30  # seconds until a test that waits gives up
+TEST_TIMEOUT_S = 100  # seconds until a test that waits gives up
 
 GREET = """
 from penstock import Context, flow, step

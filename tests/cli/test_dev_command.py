@@ -229,7 +229,7 @@ def test_it_starts_with_an_empty_folder(child: Callable, penstock: Callable, pro
 def fetch(url: str, data: object = None) -> Any:
     body = None if data is None else json.dumps(data).encode()
     with urllib.request.urlopen(
-        urllib.request.Request(url, body, {"Content-Type": "application/json"}), timeout=10
+        urllib.request.Request(url, body, {"Content-Type": "application/json"}), timeout=60
     ) as answer:
         return json.loads(answer.read())
 
@@ -254,7 +254,7 @@ def test_one_command_has_the_api_a_worker_and_reload(child: Callable, project: P
     assert "asks" in json.dumps(fetch(f"{address}/api/_registry"))
     run = fetch(f"{address}/api/_flow/asks/runs", {"input": "Tea?"})["id"]
     url = ""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while not url and time.monotonic() < deadline:
         url = next(iter(fetch(f"{address}/api/_state?run={run}")["items"].values()), "")
     assert url.startswith(f"{address}/api/triggers/t-")

@@ -18,7 +18,7 @@ from penstock.http.server import bind
 def status(url: str, token: str | None = None) -> int:
     headers = {"authorization": f"Bearer {token}"} if token is not None else {}
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as problem:
         with problem:

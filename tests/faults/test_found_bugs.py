@@ -146,7 +146,7 @@ async def test_a_step_based_on_a_failed_cancellation_is_decided_again(tmp_path: 
             await cancelling
         outage.is_down = False
         await asyncio.wait((unrelated,))
-        assert await app.result("r", timeout="10s") == "done"
+        assert await app.result("r", timeout="60s") == "done"
         assert await app.store.stuck_runs() == []
 
 

@@ -45,7 +45,7 @@ async def test_a_cancelled_wait_does_not_expire(backend: Backend, tmp_path: Path
         await _move(app, clock, 1000)
         await until(lambda: _waits_for(app, run, "longer#1"))
         await _move(app, clock, HOUR)
-        assert await app.result(run, timeout="10s") == "slow"
+        assert await app.result(run, timeout="60s") == "slow"
         started = [e for e in await app.events.read_all(f"nq:flow:{run}") if e.kind == "step.started"]
         assert len(started) == 3
 
@@ -71,10 +71,10 @@ async def test_a_redriven_step_finds_its_trigger_expired(backend: Backend, tmp_p
 
     async with App(backend.url(tmp_path), handlers=[ask], clock=clock) as app, app.workers.background():
         run = await app.start("ask", key="ask-1")
-        assert (await app.runs.wait(run, timeout="10s")).status == "failed"
+        assert (await app.runs.wait(run, timeout="60s")).status == "failed"
         await _move(app, clock, HOUR)
         await app.dead_letters.redrive("ask-1.ask.1")
-        assert await app.result(run, timeout="10s") == "late"
+        assert await app.result(run, timeout="60s") == "late"
 
 
 async def test_an_event_is_not_lost_when_the_clock_goes_back(backend: Backend, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ async def test_an_event_is_not_lost_when_the_clock_goes_back(backend: Backend, t
         async with app.workers.background():
             await until(lambda: _waits_for(app, run, "other#1"))
             await app.emit("paid", {"order": 7, "n": "while it waits"})
-            assert await app.result(run, timeout="10s") == ["while no worker runs", "while it waits"]
+            assert await app.result(run, timeout="60s") == ["while no worker runs", "while it waits"]
 
 
 async def test_a_dead_step_leaves_no_pending_wait(backend: Backend, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ async def test_the_result_of_a_step_that_waited_is_not_the_run_result_if_a_step_
         run = await app.start("two")
         await _wait_for_waits(app)
         await app.emit("go.on")
-        assert await app.result(run, timeout="10s") == "second"
+        assert await app.result(run, timeout="60s") == "second"
 
 
 async def test_an_event_is_delivered_after_many_worker_deaths(backend: Backend, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_an_event_is_delivered_after_many_worker_deaths(backend: Backend, 
             assert len(claims) >= 1
             await _move(app, clock, 60_000)
         async with app.workers.background():
-            assert await app.result(run, timeout="10s") == "paid"
+            assert await app.result(run, timeout="60s") == "paid"
 
 
 async def _claim_deliveries(app: App) -> list[Any]:

@@ -40,11 +40,19 @@ async def broker() -> AsyncIterator[kafka_server.Broker]:
     one.stop()
 
 
+class Assignments(list[int]):
+    """The number of partitions of each assignment so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_messages = asyncio.Event()  # a member has messages in hand
+
+
 @pytest.fixture
-def assignments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the number of partitions of each assignment so far. The first messages are held until the first guest is
-    there, so that partitions are revoked with messages in hand."""
-    found: list[int] = []
+def assignments(monkeypatch: pytest.MonkeyPatch) -> Assignments:
+    """Return the assignments. The first messages are held until the first guest is there, so that partitions are revoked with
+    messages in hand."""
+    found = Assignments()
     real, real_apply, may_apply = OwnedPartitions.on_partitions_assigned, Partition.apply, asyncio.Event()
 
     async def note(self: Any, assigned: Iterable[TopicPartition]) -> None:
@@ -54,6 +62,7 @@ def assignments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         await real(self, assigned)
 
     async def apply(self: Any, *args: Any) -> None:
+        found.has_messages.set()
         await may_apply.wait()
         await real_apply(self, *args)
 
@@ -67,7 +76,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return STORE_URLS[request.param](tmp_path)
 
 
-async def consume(broker: kafka_server.Broker, url: str, assignments: list[int]) -> App:
+async def consume(broker: kafka_server.Broker, url: str, assignments: Assignments) -> App:
     """Send messages while members join and leave; return once every message was taken."""
     app = App(url, handlers=[Ledger])
     await app.open()
@@ -77,7 +86,7 @@ async def consume(broker: kafka_server.Broker, url: str, assignments: list[int])
         stable = make_bridge("kafka", broker.address)
         await stable.open(host)
         running = asyncio.create_task(stable.run())
-        await until(lambda: assignments, TIMEOUT_S)
+        await assignments.has_messages.wait()  # or the first guest would come too early to cause a loss
         for turn in range(1, GUESTS + 1):
             guest = make_bridge("kafka", broker.address)
             await guest.open(host)
@@ -131,7 +140,7 @@ EXPECTED = {n: list(range(n, EVENTS, URNS)) for n in range(URNS)}
 
 
 async def test_rebalances_lose_nothing_and_keep_the_order(
-    broker: kafka_server.Broker, store: str, assignments: list[int]
+    broker: kafka_server.Broker, store: str, assignments: Assignments
 ) -> None:
     app = await consume(broker, store, assignments)
     try:
@@ -142,7 +151,7 @@ async def test_rebalances_lose_nothing_and_keep_the_order(
 
 
 async def test_offsets_that_are_committed_before_the_effect_lose_messages(
-    broker: kafka_server.Broker, assignments: list[int], monkeypatch: pytest.MonkeyPatch
+    broker: kafka_server.Broker, assignments: Assignments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant of the test above."""
 

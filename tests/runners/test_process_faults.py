@@ -12,7 +12,7 @@ from faulty_handlers import HANDLERS
 
 from penstock import App
 from penstock.core.errors import RunFailed, RunnerLost
-from penstock.runners.process import pool
+from penstock.runners.process import child, pool
 from penstock.testing import TestApp
 from penstock.testing.until import until
 
@@ -60,6 +60,15 @@ async def test_a_child_that_dies_fails_the_attempt_and_is_replaced(app: Callable
         assert failed["code"] == RunnerLost.code
         assert "exit code 9" in failed["error"]
         assert "about to die" in failed["error"]
+
+
+async def test_why_a_child_died_is_known_even_if_that_is_reported_late(
+    app: Callable[..., TestApp], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "EXIT_TIMEOUT_S", 0)  # it is taken for one that closed its connection, and killed
+    async with app() as one:
+        with pytest.raises(RunFailed, match="SIGSEGV"):
+            await one.run_job("always-dies")
 
 
 async def test_a_child_that_always_dies_fails_the_job(app: Callable[..., TestApp]) -> None:

@@ -44,6 +44,7 @@ from .output import OutputLog
 log = logging.getLogger("penstock.runner")
 START_TIMEOUT_S = 60.0
 EXIT_TIMEOUT_S = 1.0  # between the end of the connection and that of the process
+EXPLAIN_TIMEOUT_S = 10.0  # a busy machine is slow in reporting the end of a process
 INSPECT_TIMEOUT_S = 2.0
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -140,13 +141,13 @@ class Child:
     async def _explain(self, problem: RunnerLost) -> RunnerLost:
         """Return a lost child's error with the reason, once its exit code is known."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(2 * EXIT_TIMEOUT_S):
+            async with asyncio.timeout(EXPLAIN_TIMEOUT_S):
                 await self.ended.wait()
         return RunnerLost(f"{problem} ({self.describe_end()})")
 
     def describe_end(self) -> str:
         """Return why the child has ended: the reason it was killed for, or its exit code and its last output."""
-        if self.killed_for is not None:
+        if self.killed_for is not None and self.exit_code in (None, -signal.SIGKILL):  # else it ended before the kill
             return self.killed_for
         end = "it still runs" if self.exit_code is None else _describe_exit(self.exit_code)
         return f"{end}; its last output: {self.output.last_line}" if self.output.last_line else end

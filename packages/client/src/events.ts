@@ -15,7 +15,7 @@ export interface EventRecord<Data = any> {
 /** Prefixes of the kinds that only the engine emits. */
 export const RESERVED_PREFIXES = [
   'flow.', 'step.', 'call.', 'job.', 'trigger.', 'schema.', 'buffer.', 'schedule.', 'state.', 'audit.',
-  'webhook.', 'node.', 'dag.',
+  'webhook.', 'node.', 'dag.', 'entity.',
 ] as const
 
 /** Return whether the engine emits events of this kind. */

@@ -57,6 +57,18 @@ describe.each(['ws', 'sse'] as const)('an event stream by %s', (transport) => {
     expect(seen.filter((one) => one.kind === 'flow.started')).toEqual([])
   })
 
+  it('selects events by tags', async () => {
+    const stream = createEventStream({ client, transport })
+    const seen: unknown[] = []
+    const subscription = stream.subscribe({ tags: ['eu', 'audit'] }, ({ event }) => void seen.push(event.data))
+    await until(() => subscription.cursor !== undefined)
+    await client.emitEvent({ body: { kind: 'price.changed', data: 1, tags: ['eu'] } })
+    await client.emitEvent({ body: { kind: 'price.changed', data: 2, tags: ['audit', 'eu'] } })
+    await until(() => seen.length > 0)
+    expect(seen).toEqual([2])
+    stream.close()
+  })
+
   it('selects kinds over all streams', async () => {
     const stream = open()
     const kinds: string[] = []

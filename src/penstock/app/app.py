@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -381,7 +381,14 @@ class App:
         return run
 
     async def emit(
-        self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
+        self,
+        kind: str,
+        data: Any = None,
+        *,
+        run: str | None = None,
+        key: str | None = None,
+        tags: Collection[str] | None = None,
+        tx: Any = None,
     ) -> bool | None:
         """Emit an event, globally or to one run. Short for `app.events.emit`.
 
@@ -392,9 +399,10 @@ class App:
             data: Any JSON value.
             run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
             key: Idempotency key; an event with a key that was used before is not emitted.
+            tags: Words to filter events by, such as ["audit", "eu"].
             tx: A connection or session of your own; the event is emitted when its transaction commits.
         """
-        return cast("bool | None", await self.events.emit(kind, data, run=run, key=key, tx=tx))
+        return cast("bool | None", await self.events.emit(kind, data, run=run, key=key, tags=tags, tx=tx))
 
     def execute(
         self,
@@ -583,8 +591,8 @@ class App:
                 known, id, start.input, correlation_id=event.correlation_id, cause=event.id, options=start.options
             )
 
-    async def _emit_to_run(self, run: str, kind: str, data: Any, key: str) -> None:
-        await self._transactions.direct.emit_to_run(run, kind, data, key)
+    async def _emit_to_run(self, run: str, kind: str, data: Any, key: str, tags: Sequence[str]) -> None:
+        await self._transactions.direct.emit_to_run(run, kind, data, key, tags)
 
     def _make_writers(self, advice: Advice) -> Callable[[CommandSink], Writers]:
         return lambda sink: Writers(self._engine, self._engines, self._entity_engine, sink, advice)

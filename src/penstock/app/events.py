@@ -6,7 +6,7 @@ import asyncio
 import copy
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from ..commit.runtime import Runtime
 from ..core.argument_checks import check_arguments, check_event_key, check_optional_text
 from ..core.clock import to_iso
 from ..core.errors import BadArgument
+from ..core.event_tags import add_tags, check_event_tags
 from ..core.events import Event, EventBody, check_kind, decode_event, describe_unreadable
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack, unpack
@@ -27,6 +28,7 @@ from ..ports.store import FeedItem
 from ..ports.unit import Committed, NewEvent, Refused, Unit
 from .arguments import check_function
 from .snapshots import TRIGGER_REDUCER, Reducer
+from .tagged_events import read_tagged, select_tagged
 from .views import StreamView
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class EventAppender:
         correlation_id: str | None = None,
         meta: dict[str, Any] | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
     ) -> tuple[bool, Event | None]:
         """Append an event. Return whether it is new, because its key was not used before, and the event if its
         position is known."""
@@ -68,7 +71,7 @@ class EventAppender:
         check_event_key(key)
         if meta is not None and not isinstance(meta, Mapping):
             raise BadArgument(f"meta must be a JSON object, such as {{'by': 'ada'}}, got {shorten(meta)}")
-        more = unpack(pack(meta, "meta")) if meta is not None else None
+        more = add_tags(unpack(pack(meta or {}, "meta")), check_event_tags(tags)) or None
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None
@@ -102,6 +105,7 @@ class Events:
         *,
         run: str | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
         tx: Any = None,
         dry_run: bool = False,
         version: int | Preview | None = None,
@@ -116,6 +120,7 @@ class Events:
             data: Any JSON value.
             run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
             key: Idempotency key; an event with a key that was used before is not emitted.
+            tags: Words to filter events by, such as ["audit", "eu"].
             tx: A connection or session of your own; the event is emitted when its transaction commits.
             dry_run: Write nothing, and return a Preview: the event, the steps of the run that it would start, the job
                 that delivers it, the waits that it would resolve and the flows that it would start.
@@ -133,11 +138,11 @@ class Events:
                 run,
                 dry_run,
                 version,
-                lambda: direct.emit(kind, data, run, key),
+                lambda: direct.emit(kind, data, run, key, tags),
                 self._app._delivery_preview.add_to,
             )
             return is_new if preview is None else preview
-        is_new = await self._app._transactions.write(tx, lambda writers: writers.emit(kind, data, run, key))
+        is_new = await self._app._transactions.write(tx, lambda writers: writers.emit(kind, data, run, key, tags))
         self._app._engine.hint_unheard(kind)
         return is_new if tx is None else None
 
@@ -151,6 +156,7 @@ class Events:
         correlation_id: str | None = None,
         meta: dict[str, Any] | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
     ) -> Event | None:
         """Append an event to any stream and return it.
 
@@ -164,9 +170,10 @@ class Events:
             correlation_id: To find what belongs together.
             meta: More about the event: any JSON object.
             key: Idempotency key.
+            tags: Words to filter events by, such as ["audit", "eu"].
         """
         _, event = await self._app._transactions.direct.events.append(
-            stream, kind, data, subject=subject, correlation_id=correlation_id, meta=meta, key=key
+            stream, kind, data, subject=subject, correlation_id=correlation_id, meta=meta, key=key, tags=tags
         )
         return event
 
@@ -178,8 +185,9 @@ class Events:
         before: str | None = None,
         limit: int = 100,
         backward: bool = False,
+        tags: Collection[str] | None = None,
     ) -> list[Event]:
-        """Return events of a stream.
+        """Return events of a stream. With `tags`, read it from the cursor on until `limit` events have them.
 
         Args:
             stream: Name of the stream.
@@ -187,10 +195,13 @@ class Events:
             before: Only events before this event id.
             limit: Maximum number of events.
             backward: Newest first.
+            tags: Only events that have all these tags.
         """
-        return await self._store.read(
-            self._bodies.check(stream), after=after, before=before, limit=limit, backward=backward
-        )
+        name, wanted = self._bodies.check(stream), check_event_tags(tags)
+        if not wanted:
+            return await self._store.read(name, after=after, before=before, limit=limit, backward=backward)
+        found, _ = await read_tagged(self._store, name, wanted, after, before, limit, backward)
+        return found
 
     async def read_all(self, stream: str) -> list[Event]:
         """Return a whole stream, read page by page.
@@ -203,14 +214,18 @@ class Events:
             events += page
         return events
 
-    def subscribe(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
+    def subscribe(
+        self, stream: str, *, after: str | None = None, tags: Collection[str] | None = None
+    ) -> AsyncIterator[Event]:
         """Iterate over a stream, then follow it live without a gap.
 
         Args:
             stream: Name of the stream.
             after: Id of the last event seen. Default: from the beginning.
+            tags: Only events that have all these tags.
         """
-        return self._store.tail(self._bodies.check(stream), after=after)
+        events = self._store.tail(self._bodies.check(stream), after=after)
+        return select_tagged(events, wanted) if (wanted := check_event_tags(tags)) else events
 
     async def streams(self, type: str, *, before: str | None = None, limit: int = 50) -> list[StreamView]:
         """Return the streams of a type, the last created first.
@@ -252,7 +267,9 @@ class Events:
             f"streams of type {type!r} have no reducer of their own; pass reducer=, a function of state and event"
         )
 
-    def feed(self, *, after: str | None = None, follow: bool = False) -> AsyncIterator[FeedItem]:
+    def feed(
+        self, *, after: str | None = None, follow: bool = False, tags: Collection[str] | None = None
+    ) -> AsyncIterator[FeedItem]:
         """Iterate over all events of all streams in the order of their commits, each with its stream and its cursor.
 
         No event is left out, however many processes write: a reader that saves the cursor of the last item it has
@@ -262,8 +279,10 @@ class Events:
         Args:
             after: Cursor of the last item seen, or "latest" for new events only. Default: from the first event.
             follow: Wait for new events instead of ending.
+            tags: Only events that have all these tags.
         """
-        return self._feed(after, follow)
+        items = self._feed(after, follow)
+        return select_tagged(items, wanted) if (wanted := check_event_tags(tags)) else items
 
     async def on_kind(self, kind: str, handler: Subscriber) -> Unsubscribe:
         """Call a function for every event of a kind, in any stream, from now on. Return a function that stops it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Literal, Unpack, cast, overload
 
@@ -1866,6 +1866,7 @@ class SyncEvents:
         *,
         run: str | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
         tx: Any = None,
         dry_run: bool = False,
         version: int | Preview | None = None,
@@ -1880,6 +1881,7 @@ class SyncEvents:
             data: Any JSON value.
             run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
             key: Idempotency key; an event with a key that was used before is not emitted.
+            tags: Words to filter events by, such as ["audit", "eu"].
             tx: A connection or session of your own; the event is emitted when its transaction commits.
             dry_run: Write nothing, and return a Preview: the event, the steps of the run that it would start, the job
                 that delivers it, the waits that it would resolve and the flows that it would start.
@@ -1887,7 +1889,7 @@ class SyncEvents:
         """
         with self._portal.transaction(tx) as sink:
             return self._portal.call(
-                self._facet.emit(kind, data, run=run, key=key, tx=sink, dry_run=dry_run, version=version)
+                self._facet.emit(kind, data, run=run, key=key, tags=tags, tx=sink, dry_run=dry_run, version=version)
             )
 
     def append(
@@ -1900,6 +1902,7 @@ class SyncEvents:
         correlation_id: str | None = None,
         meta: dict[str, Any] | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
     ) -> Event | None:
         """Append an event to any stream and return it.
 
@@ -1913,9 +1916,12 @@ class SyncEvents:
             correlation_id: To find what belongs together.
             meta: More about the event: any JSON object.
             key: Idempotency key.
+            tags: Words to filter events by, such as ["audit", "eu"].
         """
         return self._portal.call(
-            self._facet.append(stream, kind, data, subject=subject, correlation_id=correlation_id, meta=meta, key=key)
+            self._facet.append(
+                stream, kind, data, subject=subject, correlation_id=correlation_id, meta=meta, key=key, tags=tags
+            )
         )
 
     def read(
@@ -1926,8 +1932,9 @@ class SyncEvents:
         before: str | None = None,
         limit: int = 100,
         backward: bool = False,
+        tags: Collection[str] | None = None,
     ) -> list[Event]:
-        """Return events of a stream.
+        """Return events of a stream. With `tags`, read it from the cursor on until `limit` events have them.
 
         Args:
             stream: Name of the stream.
@@ -1935,8 +1942,11 @@ class SyncEvents:
             before: Only events before this event id.
             limit: Maximum number of events.
             backward: Newest first.
+            tags: Only events that have all these tags.
         """
-        return self._portal.call(self._facet.read(stream, after=after, before=before, limit=limit, backward=backward))
+        return self._portal.call(
+            self._facet.read(stream, after=after, before=before, limit=limit, backward=backward, tags=tags)
+        )
 
     def read_all(self, stream: str) -> list[Event]:
         """Return a whole stream, read page by page.
@@ -1946,14 +1956,17 @@ class SyncEvents:
         """
         return self._portal.call(self._facet.read_all(stream))
 
-    def subscribe(self, stream: str, *, after: str | None = None) -> Iterator[Event]:
+    def subscribe(
+        self, stream: str, *, after: str | None = None, tags: Collection[str] | None = None
+    ) -> Iterator[Event]:
         """Iterate over a stream, then follow it live without a gap.
 
         Args:
             stream: Name of the stream.
             after: Id of the last event seen. Default: from the beginning.
+            tags: Only events that have all these tags.
         """
-        return self._portal.iterate(self._facet.subscribe(stream, after=after))
+        return self._portal.iterate(self._facet.subscribe(stream, after=after, tags=tags))
 
     def streams(self, type: str, *, before: str | None = None, limit: int = 50) -> list[StreamView]:
         """Return the streams of a type, the last created first.
@@ -1980,7 +1993,9 @@ class SyncEvents:
         """
         return self._portal.call(self._facet.state(type, id, reducer, initial))
 
-    def feed(self, *, after: str | None = None, follow: bool = False) -> Iterator[FeedItem]:
+    def feed(
+        self, *, after: str | None = None, follow: bool = False, tags: Collection[str] | None = None
+    ) -> Iterator[FeedItem]:
         """Iterate over all events of all streams in the order of their commits, each with its stream and its cursor.
 
         No event is left out, however many processes write: a reader that saves the cursor of the last item it has
@@ -1990,8 +2005,9 @@ class SyncEvents:
         Args:
             after: Cursor of the last item seen, or "latest" for new events only. Default: from the first event.
             follow: Wait for new events instead of ending.
+            tags: Only events that have all these tags.
         """
-        return self._portal.iterate(self._facet.feed(after=after, follow=follow))
+        return self._portal.iterate(self._facet.feed(after=after, follow=follow, tags=tags))
 
     def on_kind(self, kind: str, handler: Subscriber) -> Unsubscribe:
         """Call a function for every event of a kind, in any stream, from now on. Return a function that stops it.
@@ -2580,7 +2596,14 @@ class SyncShortcuts:
             )
 
     def emit(
-        self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
+        self,
+        kind: str,
+        data: Any = None,
+        *,
+        run: str | None = None,
+        key: str | None = None,
+        tags: Collection[str] | None = None,
+        tx: Any = None,
     ) -> bool | None:
         """Emit an event, globally or to one run. Short for `app.events.emit`.
 
@@ -2591,10 +2614,11 @@ class SyncShortcuts:
             data: Any JSON value.
             run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
             key: Idempotency key; an event with a key that was used before is not emitted.
+            tags: Words to filter events by, such as ["audit", "eu"].
             tx: A connection or session of your own; the event is emitted when its transaction commits.
         """
         with self._portal.transaction(tx) as sink:
-            return self._portal.call(self.app.emit(kind, data, run=run, key=key, tx=sink))
+            return self._portal.call(self.app.emit(kind, data, run=run, key=key, tags=tags, tx=sink))
 
     def execute(
         self,

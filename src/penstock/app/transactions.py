@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from ..commit.command_sink import CommandSink, DirectSink, TransactionSink
@@ -10,6 +10,7 @@ from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.argument_checks import check_event_key
 from ..core.errors import ConfigError, StoreError
+from ..core.event_tags import check_event_tags
 from ..core.events import check_kind
 from ..core.ids import check_id
 from ..core.payload import pack, unpack
@@ -47,24 +48,25 @@ class Writers:
         self._engine = engine
         self._engines = engines
 
-    async def emit(self, kind: str, data: Any, run: str | None, key: str | None) -> bool:
+    async def emit(self, kind: str, data: Any, run: str | None, key: str | None, tags: Any = None) -> bool:
         """Emit an event to one run, or globally. Return False if its key was used before, as far as is known now."""
+        words = check_event_tags(tags)
         if run is None:
-            is_new, _ = await self.events.append(self._engine.bodies.global_stream, kind, data, key=key)
+            is_new, _ = await self.events.append(self._engine.bodies.global_stream, kind, data, key=key, tags=words)
             return is_new
         if self._sink.is_deferred:
-            await self._emit_by_job(run, kind, data, key)
+            await self._emit_by_job(run, kind, data, key, words)
             return True
-        return await self.emit_to_run(check_id(run, "run id"), check_kind(kind), data, check_event_key(key))
+        return await self.emit_to_run(check_id(run, "run id"), check_kind(kind), data, check_event_key(key), words)
 
-    async def emit_to_run(self, run: str, kind: str, data: Any, key: str | None) -> bool:
+    async def emit_to_run(self, run: str, kind: str, data: Any, key: str | None, tags: Sequence[str] = ()) -> bool:
         """Emit an event to one run now, by the commands of its engine. Return False if its key was used before."""
         try:
-            return await self.commands.emit(run, kind, data, key=key)
+            return await self.commands.emit(run, kind, data, key=key, tags=tags)
         except OtherKind as problem:  # most runs are of flows: they are not read twice
-            return await self._engines.of_run_kind(problem.kind).commands.emit(run, kind, data, key=key)
+            return await self._engines.of_run_kind(problem.kind).commands.emit(run, kind, data, key=key, tags=tags)
 
-    async def _emit_by_job(self, run: str, kind: str, data: Any, key: str | None) -> None:
+    async def _emit_by_job(self, run: str, kind: str, data: Any, key: str | None, tags: list[str]) -> None:
         """Enqueue a job that emits the event after the transaction has committed.
 
         Deciding now what the event starts would lock the run until the caller commits. The job decides on the run's
@@ -78,6 +80,7 @@ class Writers:
             "kind": kind,
             "data": unpack(body),
             "key": check_event_key(key) or f"tx-{unit_id}",
+            **({"tags": tags} if tags else {}),
         }
         unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, pack_record(emission))])
         await self._sink.submit(CommitRequest(lambda _v, _r: unit))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -118,7 +118,15 @@ class Client:
             tags=tags,
         )
 
-    async def emit(self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None) -> bool:
+    async def emit(
+        self,
+        kind: str,
+        data: Any = None,
+        *,
+        run: str | None = None,
+        key: str | None = None,
+        tags: Collection[str] | None = None,
+    ) -> bool:
         """Emit an event, globally or to one run. Short for `client.events.emit`.
 
         Args:
@@ -126,8 +134,9 @@ class Client:
             data: Any JSON value.
             run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
             key: Idempotency key; an event with a key that was used before is not emitted.
+            tags: Words to filter events by, such as ["audit", "eu"].
         """
-        return await self.events.emit(kind, data, run=run, key=key)
+        return await self.events.emit(kind, data, run=run, key=key, tags=tags)
 
     async def enqueue(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import aclosing
 from typing import Any, Literal, overload
 
@@ -11,6 +11,7 @@ import msgspec
 from ..app.views import StreamView
 from ..commit.preview import Preview
 from ..core.argument_checks import check_arguments
+from ..core.event_tags import check_event_tags
 from ..core.events import Event
 from ..flows.reducer import RunView, TriggerView
 from ..ports.store import FeedItem
@@ -54,6 +55,7 @@ class Events:
         *,
         run: str | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
         dry_run: Literal[False] = False,
         version: int | Preview | None = None,
     ) -> bool: ...
@@ -66,6 +68,7 @@ class Events:
         *,
         run: str | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
         dry_run: Literal[True],
         version: int | Preview | None = None,
     ) -> Preview: ...
@@ -78,6 +81,7 @@ class Events:
         *,
         run: str | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
         dry_run: bool,
         version: int | Preview | None = None,
     ) -> bool | Preview: ...
@@ -89,6 +93,7 @@ class Events:
         *,
         run: str | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
         dry_run: bool = False,
         version: int | Preview | None = None,
     ) -> bool | Preview:
@@ -99,10 +104,11 @@ class Events:
             data: Any JSON value.
             run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
             key: Idempotency key; an event with a key that was used before is not emitted.
+            tags: Words to filter events by, such as ["audit", "eu"].
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        body = {"kind": kind, "data": data, "run": run, "key": key}
+        body = {"kind": kind, "data": data, "run": run, "key": key, "tags": check_event_tags(tags)}
         answer = await self._connection.act(_Emitted, "/api/_events", dry_run=dry_run, version=version, body=body)
         return answer.emitted if answer.preview is None else answer.preview
 
@@ -116,6 +122,7 @@ class Events:
         correlation_id: str | None = None,
         meta: dict[str, Any] | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
     ) -> Event | None:
         """Append an event to any stream and return it; None if the key was used before.
 
@@ -127,6 +134,7 @@ class Events:
             correlation_id: To find what belongs together.
             meta: More about the event: any JSON object.
             key: Idempotency key.
+            tags: Words to filter events by, such as ["audit", "eu"].
         """
         answer = await self._connection.post(
             _Appended,
@@ -138,6 +146,7 @@ class Events:
             correlationId=correlation_id,
             meta=meta,
             key=key,
+            tags=check_event_tags(tags),
         )
         return answer.event
 
@@ -149,8 +158,9 @@ class Events:
         before: str | None = None,
         limit: int = 100,
         backward: bool = False,
+        tags: Collection[str] | None = None,
     ) -> list[Event]:
-        """Return events of a stream.
+        """Return events of a stream. With `tags`, read it from the cursor on until `limit` events have them.
 
         Args:
             stream: Name of the stream, such as "nq:flow:order-7".
@@ -158,26 +168,39 @@ class Events:
             before: Only events before this event id.
             limit: Maximum number of events.
             backward: Newest first.
+            tags: Only events that have all these tags.
         """
-        page = await self._connection.get(
-            Page[Event],
-            "/api/_events/{}/{}/events",
-            *_split(stream),
-            after=after,
-            before=before,
-            limit=limit,
-            backward=backward,
-        )
-        return page.items
+        found: list[Event] = []
+        options = {"backward": backward, "tag": check_event_tags(tags) or None}
+        while True:
+            page = await self._connection.get(
+                Page[Event],
+                "/api/_events/{}/{}/events",
+                *_split(stream),
+                after=after,
+                before=before,
+                limit=limit - len(found),
+                **options,
+            )
+            found += page.items
+            # The server reads a part of a long stream at a time: a page by tags may have few events or none.
+            if not tags or page.next is None or len(found) == limit:
+                return found
+            after, before = (after, page.next) if backward else (page.next, before)
 
-    async def subscribe(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
+    async def subscribe(
+        self, stream: str, *, after: str | None = None, tags: Collection[str] | None = None
+    ) -> AsyncIterator[Event]:
         """Iterate over a stream, then follow it live without a gap, over reconnects.
 
         Args:
             stream: Name of the stream.
             after: Id of the last event seen. Default: from the beginning.
+            tags: Only events that have all these tags.
         """
-        messages = self._connection.follow("/api/_events/{}/{}/stream", *_split(stream), after=after or "")
+        messages = self._connection.follow(
+            "/api/_events/{}/{}/stream", *_split(stream), after=after or "", tag=check_event_tags(tags) or None
+        )
         async with aclosing(messages):
             async for message in messages:
                 yield msgspec.json.decode(message.data, type=Event)
@@ -214,24 +237,27 @@ class Events:
         kind: Any = TriggerView if type == "trigger" else RunView
         return await self._connection.get(kind, "/api/_events/{}/{}", type, id)
 
-    async def feed(self, *, after: str | None = None, follow: bool = False) -> AsyncIterator[FeedItem]:
+    async def feed(
+        self, *, after: str | None = None, follow: bool = False, tags: Collection[str] | None = None
+    ) -> AsyncIterator[FeedItem]:
         """Iterate over all events of all streams in the order of their commits, each with its stream and its cursor.
 
         Args:
             after: Cursor of the last item seen, or "latest" for new events only. Default: from the first event.
             follow: Wait for new events instead of ending.
+            tags: Only events that have all these tags.
         """
-        cursor = after or ""
+        cursor, tag = after or "", check_event_tags(tags) or None
         while cursor != LATEST:
-            page = await self._connection.get(_Feed, "/api/_events", after=cursor, limit=FEED_PAGE)
+            page = await self._connection.get(_Feed, "/api/_events", after=cursor, limit=FEED_PAGE, tag=tag)
             for item in page.items:
                 yield item
-            if not page.items:
+            if page.next in (None, cursor):  # a page without items is not the end: the server may have left some out
                 break
             cursor = page.next or cursor
         if follow:
             start = None if cursor == LATEST else cursor
-            async with aclosing(self._connection.follow("/api/_events/stream", after=start)) as messages:
+            async with aclosing(self._connection.follow("/api/_events/stream", after=start, tag=tag)) as messages:
                 async for message in messages:
                     live = msgspec.json.decode(message.data, type=_Envelope)
                     yield FeedItem(message.id, live.stream, live.record)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, cast, overload
 
@@ -1438,6 +1438,7 @@ class SyncEvents:
         *,
         run: str | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
         dry_run: Literal[False] = False,
         version: int | Preview | None = None,
     ) -> bool: ...
@@ -1450,6 +1451,7 @@ class SyncEvents:
         *,
         run: str | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
         dry_run: Literal[True],
         version: int | Preview | None = None,
     ) -> Preview: ...
@@ -1462,6 +1464,7 @@ class SyncEvents:
         *,
         run: str | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
         dry_run: bool,
         version: int | Preview | None = None,
     ) -> bool | Preview: ...
@@ -1473,6 +1476,7 @@ class SyncEvents:
         *,
         run: str | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
         dry_run: bool = False,
         version: int | Preview | None = None,
     ) -> bool | Preview:
@@ -1483,10 +1487,13 @@ class SyncEvents:
             data: Any JSON value.
             run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
             key: Idempotency key; an event with a key that was used before is not emitted.
+            tags: Words to filter events by, such as ["audit", "eu"].
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        return self._portal.call(self._facet.emit(kind, data, run=run, key=key, dry_run=dry_run, version=version))
+        return self._portal.call(
+            self._facet.emit(kind, data, run=run, key=key, tags=tags, dry_run=dry_run, version=version)
+        )
 
     def append(
         self,
@@ -1498,6 +1505,7 @@ class SyncEvents:
         correlation_id: str | None = None,
         meta: dict[str, Any] | None = None,
         key: str | None = None,
+        tags: Collection[str] | None = None,
     ) -> Event | None:
         """Append an event to any stream and return it; None if the key was used before.
 
@@ -1509,9 +1517,12 @@ class SyncEvents:
             correlation_id: To find what belongs together.
             meta: More about the event: any JSON object.
             key: Idempotency key.
+            tags: Words to filter events by, such as ["audit", "eu"].
         """
         return self._portal.call(
-            self._facet.append(stream, kind, data, subject=subject, correlation_id=correlation_id, meta=meta, key=key)
+            self._facet.append(
+                stream, kind, data, subject=subject, correlation_id=correlation_id, meta=meta, key=key, tags=tags
+            )
         )
 
     def read(
@@ -1522,8 +1533,9 @@ class SyncEvents:
         before: str | None = None,
         limit: int = 100,
         backward: bool = False,
+        tags: Collection[str] | None = None,
     ) -> list[Event]:
-        """Return events of a stream.
+        """Return events of a stream. With `tags`, read it from the cursor on until `limit` events have them.
 
         Args:
             stream: Name of the stream, such as "nq:flow:order-7".
@@ -1531,17 +1543,23 @@ class SyncEvents:
             before: Only events before this event id.
             limit: Maximum number of events.
             backward: Newest first.
+            tags: Only events that have all these tags.
         """
-        return self._portal.call(self._facet.read(stream, after=after, before=before, limit=limit, backward=backward))
+        return self._portal.call(
+            self._facet.read(stream, after=after, before=before, limit=limit, backward=backward, tags=tags)
+        )
 
-    def subscribe(self, stream: str, *, after: str | None = None) -> Iterator[Event]:
+    def subscribe(
+        self, stream: str, *, after: str | None = None, tags: Collection[str] | None = None
+    ) -> Iterator[Event]:
         """Iterate over a stream, then follow it live without a gap, over reconnects.
 
         Args:
             stream: Name of the stream.
             after: Id of the last event seen. Default: from the beginning.
+            tags: Only events that have all these tags.
         """
-        return self._portal.iterate(self._facet.subscribe(stream, after=after))
+        return self._portal.iterate(self._facet.subscribe(stream, after=after, tags=tags))
 
     def read_all(self, stream: str) -> list[Event]:
         """Return a whole stream, read page by page.
@@ -1570,14 +1588,17 @@ class SyncEvents:
         """
         return self._portal.call(self._facet.state(type, id))
 
-    def feed(self, *, after: str | None = None, follow: bool = False) -> Iterator[FeedItem]:
+    def feed(
+        self, *, after: str | None = None, follow: bool = False, tags: Collection[str] | None = None
+    ) -> Iterator[FeedItem]:
         """Iterate over all events of all streams in the order of their commits, each with its stream and its cursor.
 
         Args:
             after: Cursor of the last item seen, or "latest" for new events only. Default: from the first event.
             follow: Wait for new events instead of ending.
+            tags: Only events that have all these tags.
         """
-        return self._portal.iterate(self._facet.feed(after=after, follow=follow))
+        return self._portal.iterate(self._facet.feed(after=after, follow=follow, tags=tags))
 
 
 class SyncState:
@@ -2095,7 +2116,15 @@ class SyncShortcuts:
             )
         )
 
-    def emit(self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None) -> bool:
+    def emit(
+        self,
+        kind: str,
+        data: Any = None,
+        *,
+        run: str | None = None,
+        key: str | None = None,
+        tags: Collection[str] | None = None,
+    ) -> bool:
         """Emit an event, globally or to one run. Short for `client.events.emit`.
 
         Args:
@@ -2103,8 +2132,9 @@ class SyncShortcuts:
             data: Any JSON value.
             run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
             key: Idempotency key; an event with a key that was used before is not emitted.
+            tags: Words to filter events by, such as ["audit", "eu"].
         """
-        return self._portal.call(self.client.emit(kind, data, run=run, key=key))
+        return self._portal.call(self.client.emit(kind, data, run=run, key=key, tags=tags))
 
     def enqueue(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, Protocol, Unpack, overload
@@ -60,7 +60,7 @@ class AttemptChannel(Protocol):
         """Delete a job that no worker holds."""
         ...
 
-    def emit(self, kind: str, data: Any, correlation_id: str | None) -> None: ...
+    def emit(self, kind: str, data: Any, correlation_id: str | None, tags: Any = None) -> None: ...
 
     def launch(self, launch: JobLaunch | RunLaunch) -> str:
         """Enqueue a job or start a run when the attempt commits, and return its id."""
@@ -209,18 +209,22 @@ class Context:
     def logger(self) -> Log:
         return self.log
 
-    def emit(self, kind: str | Mapping[str, Any], data: Any = None) -> AlreadyDone:
+    def emit(
+        self, kind: str | Mapping[str, Any], data: Any = None, *, tags: Collection[str] | None = None
+    ) -> AlreadyDone:
         """Emit an event. It appears, and starts the steps that listen to it, once, when this attempt commits.
 
-        Also accepts a mapping: `{"kind": …, "data": …}` and `{"type": "log"|"progress"|"partial", "data": …}`.
+        Also accepts a mapping: `{"kind": …, "data": …, "tags": […]}` and
+        `{"type": "log"|"progress"|"partial", "data": …}`.
 
         Args:
             kind: Kind of the event: dotted words such as "order.paid".
             data: Any JSON value.
+            tags: Words to filter events by, such as ["audit", "eu"].
         """
         self._channel.check()
         if isinstance(kind, str):
-            self._channel.emit(kind, data, None)
+            self._channel.emit(kind, data, None, tags)
         elif isinstance(kind, Mapping):
             self._emit_mapping(kind)
         else:
@@ -678,7 +682,7 @@ class Context:
 
     def _emit_mapping(self, event: Mapping[str, Any]) -> None:
         if "kind" in event:
-            self._channel.emit(event["kind"], event.get("data"), event.get("correlationId"))
+            self._channel.emit(event["kind"], event.get("data"), event.get("correlationId"), event.get("tags"))
             return
         match event.get("type"):
             case "log":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, overload
 
@@ -60,14 +60,15 @@ class SyncContext:
         self.log = self.logger = inner.log
         self.awaited: Any = None
 
-    def emit(self, kind: str | Mapping[str, Any], data: Any = None) -> None:
+    def emit(self, kind: str | Mapping[str, Any], data: Any = None, *, tags: Collection[str] | None = None) -> None:
         """Emit an event. It appears, and starts the steps that listen to it, once, when this attempt commits.
 
         Args:
             kind: Kind of the event: dotted words such as "order.paid".
             data: Any JSON value.
+            tags: Words to filter events by, such as ["audit", "eu"].
         """
-        self._inner.emit(kind, data)
+        self._inner.emit(kind, data, tags=tags)
 
     def enqueue(
         self,

@@ -12,6 +12,7 @@ from ..commit.committer import CommitRequest
 from ..context.state_events import build_state_events
 from ..core.clock import to_iso
 from ..core.errors import UnknownDag, UnreadableRecord
+from ..core.event_tags import add_tags
 from ..core.events import EventBody
 from ..durable.child_runs import has_call
 from ..flows.run_record import WAITING
@@ -273,7 +274,8 @@ class NodeWork:
         for one in emitted:
             corr = one.correlation_id if one.correlation_id != self._run else None
             raw = msgspec.Raw(one.data)
-            bodies.append(EventBody(one.kind, None, None, self.step, None, corr or self.shown_correlation, raw, meta))
+            shown, tagged = corr or self.shown_correlation, add_tags(meta, one.tags)
+            bodies.append(EventBody(one.kind, None, None, self.step, None, shown, raw, tagged))
         return bodies
 
     def _event(self, kind: str, data: dict[str, Any], *, is_counted: bool = True) -> NewEvent:

@@ -10,6 +10,7 @@ import msgspec
 from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..core.errors import DagInactive, RunError, UnknownDag, UnknownRun, UnreadableRecord
+from ..core.event_tags import add_tags
 from ..core.events import EventBody
 from ..core.ids import check_id, step_job_id
 from ..core.near_match import did_you_mean
@@ -108,7 +109,7 @@ class DagCommands:
             return False
         return not isinstance(receipt, Refused)
 
-    async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> bool:
+    async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None, tags: Sequence[str] = ()) -> bool:
         """Append an event to a run: its nodes may wait for it. Return False if its key was used before."""
         packed = pack(data, f"the data of {kind}")
         unit_id = self._engine.new_unit_id()
@@ -120,7 +121,7 @@ class DagCommands:
                 raise UnknownRun(f"no run with id {run!r} in this store")
             if record.closed:
                 raise RunClosed(f"run {run!r} is {record.status} and cannot receive {kind!r}")
-            meta = {"causationId": f"emit-{unit_id}"}
+            meta = add_tags({"causationId": f"emit-{unit_id}"}, tags)
             shown = record.event_correlation(run)
             body = EventBody(kind, correlation_id=shown, data=msgspec.Raw(packed), meta=meta)
             decision = self._engine.decider(run, record, NO_PLAN).on_event(body)

@@ -212,11 +212,11 @@ class EmittingAttempt(Protocol):
     @property
     def session(self) -> DurableSession: ...
 
-    def take_emits(self) -> list[tuple[str, bytes, str | None]]:
+    def take_emits(self) -> list[tuple[str, bytes, str | None, list[str]]]:
         """Take back what the handler emitted."""
         ...
 
-    def restore_emits(self, emits: list[tuple[str, bytes, str | None]]) -> None:
+    def restore_emits(self, emits: list[tuple[str, bytes, str | None, list[str]]]) -> None:
         """Emit again what was taken back."""
         ...
 
@@ -266,7 +266,7 @@ async def wait_after(wait: Await, attempt: EmittingAttempt, run: Callable[[], Aw
     call = session.calls.next_call("await result", "result")
     if call.entry is None:
         result = unpack(pack(await run(), "the result"))
-        emits = [[kind, unpack(data), correlation] for kind, data, correlation in attempt.take_emits()]
+        emits = [[kind, unpack(data), correlation, tags] for kind, data, correlation, tags in attempt.take_emits()]
         held = {"result": result, "emits": emits}
         session.calls.record(call, held)
     else:
@@ -274,5 +274,5 @@ async def wait_after(wait: Await, attempt: EmittingAttempt, run: Callable[[], Aw
     delay = await _settle(wait.delay(held["result"])) if callable(wait.delay) else wait.delay
     assert delay is not None
     await session.waits.time(delay, name="await")
-    attempt.restore_emits([(kind, pack(data), correlation) for kind, data, correlation in held["emits"]])
+    attempt.restore_emits([(kind, pack(data), *more) for kind, data, *more in held["emits"]])  # older ones have no tags
     return held["result"]

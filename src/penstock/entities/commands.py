@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..core.argument_checks import check_event_key
 from ..core.errors import BadArgument, RunError, UnknownEntity
+from ..core.event_tags import add_tags
 from ..core.ids import check_name, digest
 from ..core.near_match import did_you_mean
 from ..core.payload import pack, unpack
@@ -80,7 +81,14 @@ class EntityCommands:
         return isinstance(receipt, Committed)
 
     async def emit_to(
-        self, urn: str, event: str, payload: Any = None, *, key: str | None = None, type: str | None = None
+        self,
+        urn: str,
+        event: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        type: str | None = None,
+        tags: Sequence[str] = (),
     ) -> Accepted:
         """Add an event to the mailbox of an entity; a urn without one gets a new entity in the initial state.
 
@@ -91,7 +99,7 @@ class EntityCommands:
         definition = self._find_definition(urn, row, type)
         packed = self._check_event(definition, event, payload)
         unit_id, once = self._engine.new_unit_id(), check_event_key(key)
-        meta = {"causationId": f"emit-{unit_id}"} | ({"key": once} if once is not None else {})
+        meta = add_tags({"causationId": f"emit-{unit_id}"} | ({"key": once} if once is not None else {}), tags)
         outcome: dict[str, Any] = {}
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
@@ -140,10 +148,10 @@ class EntityCommands:
         await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         return id
 
-    async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> bool:
+    async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None, tags: Sequence[str] = ()) -> bool:
         """Emit to an entity by its id, as to any run. Return False if its key was used before."""
         row = await self.row(run)
-        accepted = await self.emit_to(records.decode(row.record, run).urn, kind, data, key=key)
+        accepted = await self.emit_to(records.decode(row.record, run).urn, kind, data, key=key, tags=tags)
         return accepted.is_new
 
     async def cancel(self, run: str, reason: str) -> bool:  # noqa: ARG002

@@ -11,6 +11,7 @@ from ..commit.committer import CommitRequest
 from ..context.state_events import build_state_events
 from ..core.clock import to_iso
 from ..core.errors import UnreadableRecord
+from ..core.event_tags import add_tags
 from ..core.events import EventBody
 from ..core.payload import NULL
 from ..flows.units import public_kind
@@ -239,7 +240,8 @@ class EventWork:
         found = []
         for one in emitted:
             corr = one.correlation_id if one.correlation_id != self._id else None
-            body = EventBody(one.kind, correlation_id=corr, data=msgspec.Raw(one.data), meta=meta)
+            raw = msgspec.Raw(one.data)
+            body = EventBody(one.kind, correlation_id=corr, data=raw, meta=add_tags(meta, one.tags))
             redacted, original = self.bodies.encode_emitted(body)
             found.append(NewEvent(self.stream, redacted, public_kind(one.kind), original))
         return found

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ..core.clock import to_iso
+from ..core.event_tags import add_tags
 from ..core.events import EventBody
 from ..core.retry import Backoff
 from ..core.tracebacks import describe_error
@@ -49,6 +50,7 @@ class Emission(msgspec.Struct):
     kind: str
     data: bytes
     correlation_id: str | None = None
+    tags: list[str] = []
 
 
 class EndedStep(msgspec.Struct):
@@ -513,8 +515,8 @@ class Decider:
         if attempt is not None:
             meta["attempt"] = attempt
         corr = emission.correlation_id if emission.correlation_id != self._run else None
-        raw = msgspec.Raw(emission.data)
-        self._events.append(EventBody(emission.kind, None, None, step, None, corr or self._shown, raw, meta))
+        raw, tagged = msgspec.Raw(emission.data), add_tags(meta, emission.tags)
+        self._events.append(EventBody(emission.kind, None, None, step, None, corr or self._shown, raw, tagged))
 
     def _attempt_meta(self, ended: EndedStep) -> dict[str, Any]:
         return {"attempt": ended.attempt, "duration": ended.duration, **_instance_meta(ended.n)}

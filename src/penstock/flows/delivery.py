@@ -102,7 +102,7 @@ Resolutions = dict[tuple[str, int], list[Unit]]  # by job and attempt: the waits
 
 Delivery = Callable[[], Coroutine[Any, Any, None]]
 StartFlow = Callable[[str, str, Event], Coroutine[Any, Any, None]]  # flow, run, event
-EmitTo = Callable[[str, str, Any, str], Awaitable[None]]  # run, kind, data, key
+EmitTo = Callable[[str, str, Any, str, Sequence[str]], Awaitable[None]]  # run, kind, data, key, tags
 EmitToEntity = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -256,7 +256,7 @@ class DeliveryEngine:
         values = (payload[field] for field in ("run", "kind", "data", "key"))
         run, kind, data, key = _read(EMIT, payload, lambda: tuple(values))
         try:
-            await self._emit_to(run, kind, data, key)
+            await self._emit_to(run, kind, data, key, payload.get("tags", ()))
         except (NotFound, RunError, PayloadError, HandlerError, UnreadableRecord) as problem:
             # The run has ended meanwhile or was never started: a dead letter records it.
             raise Permanent(f"cannot emit {kind!r} to run {run!r}: {problem}") from problem

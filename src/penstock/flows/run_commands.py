@@ -121,10 +121,10 @@ class FlowCommands:
                 f"run {run!r} already exists and belongs to flow {other!r}, not {flow.name!r}; use another key"
             )
 
-    async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> bool:
+    async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None, tags: Sequence[str] = ()) -> bool:
         """Append an event to a run from outside and start the steps that listen to it. Return False if its key was
         used before."""
-        emission = Emission(kind, pack(data, f"the data of {kind}"))
+        emission = Emission(kind, pack(data, f"the data of {kind}"), tags=list(tags))
         unit_id = self._engine.new_unit_id()
         row = await self._row(run)
         current = records.decode(row.record, run)

@@ -97,7 +97,7 @@ class StepWork:
         self._engine.hint_unheard(kind, f"step {self._step!r}")
 
     def on_success(self, success: Success) -> CommitRequest:
-        emitted = [Emission(e.kind, e.data, e.correlation_id) for e in success.emitted]
+        emitted = [Emission(e.kind, e.data, e.correlation_id, e.tags) for e in success.emitted]
 
         def decide(decider: Decider) -> Decision:
             ended = self._ended_step(success.output)
@@ -119,7 +119,7 @@ class StepWork:
         return self._request(failure.output, lambda d: d.on_failed(ended, error, attempts), dead, failure, jobs)
 
     def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:
-        emitted = [Emission(e.kind, e.data, e.correlation_id) for e in suspension.emitted]
+        emitted = [Emission(e.kind, e.data, e.correlation_id, e.tags) for e in suspension.emitted]
         ended = self._ended_step(suspension.output)
         suspended = Suspended(suspension.due)
         called = has_call(suspension.writes.waits)

@@ -18,6 +18,7 @@ from ..core.argument_checks import check_count
 from ..core.clock import datetime_to_ms
 from ..core.durations import Duration
 from ..core.errors import BadArgument, ConcurrentDurableCall, ContextClosed
+from ..core.event_tags import check_event_tags
 from ..core.payload import pack, to_plain
 from ..core.retry import RetryOption, RetryPolicy
 from ..core.text import shorten
@@ -64,8 +65,9 @@ class HostChannel:
     def send(self, frame: frames.Notice) -> None:
         self._attempt.wire.send(frame)
 
-    def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
-        self.send(frames.Emit(kind, msgspec.Raw(pack(data, f"the data of {kind}")), correlation_id))
+    def emit(self, kind: str, data: Any, correlation_id: str | None, tags: Any = None) -> None:
+        raw = msgspec.Raw(pack(data, f"the data of {kind}"))
+        self.send(frames.Emit(kind, raw, correlation_id, check_event_tags(tags)))
 
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
         self.send(frames.Log(message, level, {str(key): _shown(value) for key, value in fields.items()}))

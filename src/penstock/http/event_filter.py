@@ -1,10 +1,11 @@
-"""Which events of a live stream a client wants: by kind, step, flow, stream and job."""
+"""Which events of a live stream a client wants: by kind, step, flow, stream, tag and job."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 
+from ..core.event_tags import check_event_tags, has_tags
 from ..ports.store import Store
 from .shared_reader import LiveEvent
 
@@ -40,15 +41,17 @@ class EventFilter:
         steps: Collection[str] = (),
         flows: Collection[str] = (),
         streams: Collection[str] = (),
+        tags: Collection[str] = (),
         job: str | None = None,
         hidden: str | None = None,
     ) -> None:
         self._names = names
         self._kinds, self._steps, self._streams = frozenset(kinds), frozenset(steps), frozenset(streams)
         self._flows = frozenset(flows)  # names of flows, or ids of runs
+        self._tags = check_event_tags(tags)
         self._job = job
         self._hidden = hidden  # a stream that this caller may not read
-        self.selects_all = not (kinds or steps or flows or streams or hidden) and job is None
+        self.selects_all = not (kinds or steps or flows or streams or tags or hidden) and job is None
 
     async def select(self, batch: Sequence[LiveEvent]) -> Sequence[LiveEvent]:
         """Return the events of a batch that the client wants."""
@@ -63,6 +66,7 @@ class EventFilter:
             (not self._kinds or event.kind in self._kinds)
             and (not self._steps or event.step in self._steps)
             and (not self._streams or live.stream in self._streams)
+            and (not self._tags or has_tags(event, self._tags))
             and (self._job is None or event.subject == self._job)
             and live.stream != self._hidden
         )

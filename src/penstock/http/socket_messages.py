@@ -27,6 +27,7 @@ class Command(msgspec.Struct, forbid_unknown_fields=True):
     kinds: list[str] | None = None
     steps: list[str] | None = None
     flows: list[str] | None = None  # names of flows, or ids of runs
+    tags: list[str] | None = None  # only events that have all of them
     backfill: int = 0  # newest events of a stream to send first, without `after`
     snapshot: bool = False  # first send the folded state of a run, then what comes after it
     after: str | None = None

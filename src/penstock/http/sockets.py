@@ -1,7 +1,7 @@
 """WebSockets: many subscriptions and commands on one connection.
 
 The client sends `{"op": "subscribe", "id": …, "stream": …, "after": …}`, `backfill` or `snapshot` instead of `after`
-and the filters `kinds`, `steps`, `flows`, `queue` and `job` if it wants them, `{"op": "unsubscribe", "id": …}`,
+and the filters `kinds`, `steps`, `flows`, `tags`, `queue` and `job` if it wants them, `{"op": "unsubscribe", "id": …}`,
 `{"op": "call", "id": …, "method": …, "path": …, "body": …}` and `{"op": "ping"}`. The server answers each with
 `{"op": "subscribed" | "unsubscribed" | "reply" | "pong" | "error", "id": …}` and sends the events of a subscription as
 `{"v": 1, "sub": …, "cursor": …, "stream": …, "event": …, "record": …}`. `{"op": "cursor", "id": …, "cursor": …}` names
@@ -148,15 +148,16 @@ class SocketSession:
         return readers.feed() if stream is None else readers.stream(stream)
 
     async def _follow(self, command: Command, stream: str | None, hidden: str | None) -> None:
-        wanted = EventFilter(
-            self._services.flow_names,
-            kinds=command.kinds or (),
-            steps=command.steps or (),
-            flows=command.flows or (),
-            job=command.job,
-            hidden=hidden,
-        )
         try:
+            wanted = EventFilter(
+                self._services.flow_names,
+                kinds=command.kinds or (),
+                steps=command.steps or (),
+                flows=command.flows or (),
+                tags=command.tags or (),
+                job=command.job,
+                hidden=hidden,
+            )
             await self._send({"op": "subscribed", "id": command.id})
             async with self._share(stream) as reader:
                 after = await self._find_start(command, stream, reader)

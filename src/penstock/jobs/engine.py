@@ -11,6 +11,7 @@ from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.clock import to_iso
 from ..core.errors import ChildFailed, UnknownQueue
+from ..core.event_tags import add_tags
 from ..core.events import EventBodies, EventBody
 from ..core.payload import DECODE_ERRORS
 from ..core.retry import Backoff, RetryPolicy
@@ -216,7 +217,10 @@ class JobWork:
         """Accept any event: a plain job emits to its queue's stream, which starts no step."""
 
     def on_success(self, success: Success) -> CommitRequest:
-        events = [msgspec.structs.replace(self._event(e.kind, e.data), kind=e.kind) for e in success.emitted]
+        events = [
+            msgspec.structs.replace(self._event(e.kind, e.data, add_tags({}, e.tags)), kind=e.kind)
+            for e in success.emitted
+        ]
         events.append(self._event("job.completed", _result(success.result), self._duration(success.output)))
         outcome = Completed(success.result, self._keep_completed)
         return self._request(success.output, outcome, events, success, writes=success.writes)

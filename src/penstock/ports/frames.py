@@ -28,6 +28,7 @@ class Emit(Frame, frozen=True, tag="emit"):
     kind: str
     data: Any = None
     correlation_id: str | None = None
+    tags: list[str] = []
 
 
 class Log(Frame, frozen=True, tag="log"):

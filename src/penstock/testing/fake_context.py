@@ -15,6 +15,7 @@ from ..context.sync_context import BranchCalls, SyncContext
 from ..core.argument_checks import resolve_due
 from ..core.durations import Duration
 from ..core.errors import ConfigError, UndeclaredEvent
+from ..core.event_tags import check_event_tags
 from ..core.events import check_kind
 from ..core.ids import check_name
 from ..core.payload import pack, unpack
@@ -111,6 +112,7 @@ class FakeContext(Context):
     ) -> None:
         self.clock = clock or FakeClock()
         self.emitted: list[tuple[str, Any]] = []
+        self.emitted_tags: list[list[str]] = []  # of each event in `emitted`
         self.enqueued: list[EnqueuedJob] = []
         self.started: list[StartedRun] = []
         self.logs: list[LogLine] = []
@@ -183,7 +185,7 @@ class _FakeChannel:
         self._ctx.children = [row for row in self._ctx.children if row.id != id]
         return True
 
-    def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
+    def emit(self, kind: str, data: Any, correlation_id: str | None, tags: Any = None) -> None:
         declared = self._ctx._emits
         if check_kind(kind) and declared is not None and kind not in declared:
             raise UndeclaredEvent(
@@ -191,6 +193,7 @@ class _FakeChannel:
                 "that list"
             )
         self._ctx.emitted.append((kind, _copy(data, f"the data of {kind}")))
+        self._ctx.emitted_tags.append(check_event_tags(tags))
 
     def launch(self, launch: JobLaunch | RunLaunch) -> str:
         resolve_due(launch.delay, launch.at, self._ctx.clock)

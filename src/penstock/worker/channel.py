@@ -17,6 +17,7 @@ from ..context.state_events import build_state_events
 from ..context.sync_context import SyncContext
 from ..core.clock import Clock
 from ..core.errors import BadArgument, ContextClosed, HistoryLimit, StaleAttempt
+from ..core.event_tags import check_event_tags
 from ..core.events import BadEmit, check_kind
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
@@ -281,17 +282,17 @@ class WorkerChannel:
     async def remove_job(self, id: str) -> bool:
         return await self._services.reads.call(self._services.store.remove, id)  # removing twice changes nothing
 
-    def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
+    def emit(self, kind: str, data: Any, correlation_id: str | None, tags: Any = None) -> None:
         check_kind(kind)
         if correlation_id is not None and not isinstance(correlation_id, str):
             raise BadEmit(f"the correlationId of {kind!r} must be a string, got {shorten(correlation_id)}")
-        packed = pack(data, f"the data of {kind}")
+        packed, words = pack(data, f"the data of {kind}"), check_event_tags(tags) if tags else []
         self.emit_count += 1
         if self._session is not None and self._session.journal.check_emit(self.emit_count - 1, kind):
             return
         self.work.check_emit(kind, packed)
         self._reserve(len(packed))
-        self.emitted.append(EmittedEvent(kind, packed, correlation_id))
+        self.emitted.append(EmittedEvent(kind, packed, correlation_id, words))
 
     def launch(self, launch: JobLaunch | RunLaunch) -> str:
         launcher = self.work.launcher
@@ -321,13 +322,13 @@ class WorkerChannel:
                 f"{MAX_WRITE_BYTES // 2**20} MB in total; split the step into several"
             )
 
-    def take_emits(self) -> list[tuple[str, bytes, str | None]]:
-        taken = [(emitted.kind, emitted.data, emitted.correlation_id) for emitted in self.emitted]
+    def take_emits(self) -> list[tuple[str, bytes, str | None, list[str]]]:
+        taken = [(emitted.kind, emitted.data, emitted.correlation_id, emitted.tags) for emitted in self.emitted]
         self.emit_count -= len(taken)
         self.emitted.clear()
         return taken
 
-    def restore_emits(self, emits: list[tuple[str, bytes, str | None]]) -> None:
+    def restore_emits(self, emits: list[tuple[str, bytes, str | None, list[str]]]) -> None:
         self.emit_count += len(emits)
         self.emitted += [EmittedEvent(*emit) for emit in emits]
 

@@ -93,7 +93,9 @@ class Engine(Protocol):
 class RunCommands(Protocol):
     """What can be done to a run from outside."""
 
-    async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> bool: ...
+    async def emit(
+        self, run: str, kind: str, data: Any, *, key: str | None = None, tags: Sequence[str] = ()
+    ) -> bool: ...
 
     async def cancel(self, run: str, reason: str) -> bool: ...
 

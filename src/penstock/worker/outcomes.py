@@ -88,6 +88,7 @@ class EmittedEvent(msgspec.Struct, frozen=True):
     kind: str
     data: bytes
     correlation_id: str | None = None
+    tags: list[str] = []
 
 
 class Launch(msgspec.Struct, frozen=True):

@@ -61,8 +61,8 @@ class RemoteCalls:
         """Do what needs no answer."""
         ctx = self._ctx
         match frame:
-            case Emit(kind, data, correlation_id):
-                ctx.emit({"kind": kind, "data": data, "correlationId": correlation_id})
+            case Emit(kind, data, correlation_id, tags):
+                ctx.emit({"kind": kind, "data": data, "correlationId": correlation_id, "tags": tags})
             case Log(message, level, fields):
                 ctx.log(message, level, **fields)
             case Progress(value):

@@ -18,6 +18,7 @@ export interface AppendBody {
   correlationId?: string | null
   meta?: Record<string, any> | null
   key?: string | null
+  tags?: (string)[]
 }
 
 /** The event as it is stored; null if its key was used before. */
@@ -312,6 +313,7 @@ export interface EmitBody {
   data?: any
   run?: string | null
   key?: string | null
+  tags?: (string)[]
 }
 
 /** Whether the event was emitted: not if its key was used before, nor in a dry run. */
@@ -511,6 +513,7 @@ export interface EventQuery {
   before?: string | null
   limit?: number
   backward?: boolean
+  tag?: (string)[]
   reveal?: boolean
 }
 
@@ -552,6 +555,7 @@ export interface FeedPage {
 export interface FeedQuery {
   after?: string
   limit?: number
+  tag?: (string)[]
   reveal?: boolean
 }
 
@@ -728,6 +732,7 @@ export interface LiveQuery {
   step?: (string)[]
   flow?: (string)[]
   stream?: (string)[]
+  tag?: (string)[]
   ticket?: string | null
   reveal?: boolean
 }
@@ -2144,14 +2149,14 @@ export interface Operations {
   /** Return events of all streams in the order of their commits; only an admin sees those of the audit stream. */
   readFeed: {
     path: {}
-    query: { after?: string; limit?: number; reveal?: boolean }
+    query: { after?: string; limit?: number; tag?: (string)[]; reveal?: boolean }
     body: { body?: never }
     answer: FeedPage
   }
   /** Return the events of a stream by its whole name, such as `nq:flow:order-7`. */
   readNamedStream: {
     path: { stream: string }
-    query: { after?: string | null; before?: string | null; limit?: number; backward?: boolean; reveal?: boolean }
+    query: { after?: string | null; before?: string | null; limit?: number; backward?: boolean; tag?: (string)[]; reveal?: boolean }
     body: { body?: never }
     answer: EventPage
   }
@@ -2179,7 +2184,7 @@ export interface Operations {
   /** Return the events of a stream. */
   readStream: {
     path: { type: string; id: string }
-    query: { after?: string | null; before?: string | null; limit?: number; backward?: boolean; reveal?: boolean }
+    query: { after?: string | null; before?: string | null; limit?: number; backward?: boolean; tag?: (string)[]; reveal?: boolean }
     body: { body?: never }
     answer: EventPage
   }

@@ -17,6 +17,8 @@ export interface Selector {
   kinds?: string[]
   steps?: string[]
   flows?: string[]
+  /** Only events that have all these tags. */
+  tags?: string[]
   /** Continue after this cursor. */
   after?: string
   /** Without `after`: send this many of the newest events of the stream first. */
@@ -34,16 +36,16 @@ export function streamName(selector: Selector, namespace: string): string | unde
 
 /** Return the command that subscribes on a WebSocket. */
 export function toCommand(id: string, selector: Selector, namespace: string, cursor: string | undefined): object {
-  const { job, kinds, steps, flows, backfill, snapshot } = selector
+  const { job, kinds, steps, flows, tags, backfill, snapshot } = selector
   const start = cursor === undefined ? { backfill, snapshot } : { after: cursor }
-  return { op: 'subscribe', id, stream: streamName(selector, namespace), job, kinds, steps, flows, ...start }
+  return { op: 'subscribe', id, stream: streamName(selector, namespace), job, kinds, steps, flows, tags, ...start }
 }
 
 /** Return the path of the same subscription as server-sent events. */
 export function toPath(selector: Selector, namespace: string, cursor: string | undefined): string {
   const name = streamName(selector, namespace)
-  const { kinds: kind, steps: step, flows: flow, backfill = 0, snapshot } = selector
+  const { kinds: kind, steps: step, flows: flow, tags: tag, backfill = 0, snapshot } = selector
   const start = cursor === undefined ? { backfill, snapshot } : { after: cursor }
   const path = name === undefined ? '/api/_events/stream' : `/api/_events/${encodeURIComponent(name)}/tail`
-  return path + toQuery({ kind, step, flow, ...start })
+  return path + toQuery({ kind, step, flow, tag, ...start })
 }

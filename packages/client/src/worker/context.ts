@@ -117,8 +117,8 @@ export interface WorkerContext<Input = any> {
   readonly wait: Waits
 
   /** Emit an event when the attempt commits. */
-  emit(kind: string, data?: unknown): void
-  emit(event: { kind?: string; type?: string; data?: unknown; correlationId?: string | CallableText }): void
+  emit(kind: string, data?: unknown, options?: { tags?: string[] }): void
+  emit(event: { kind?: string; type?: string; data?: unknown; correlationId?: string | CallableText; tags?: string[] }): void
   progress(value: unknown): void
   partial(chunk: unknown): void
   idempotencyKey(name?: string): string

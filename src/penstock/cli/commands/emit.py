@@ -33,6 +33,9 @@ def emit(
         Parameter(help="Emit to this run; the event can start its steps. Matching waits of other runs resolve too."),
     ] = None,
     key: Annotated[str | None, Parameter(help="Idempotency key. The same key emits only one event.")] = None,
+    tag: Annotated[
+        list[str] | None, Parameter(help="Tag of the event, to filter events by. May be repeated.", negative="")
+    ] = None,
     dry_run: DryRun = False,
     if_version: IfVersion = None,
     common: CommonOptions = COMMON_DEFAULTS,
@@ -48,13 +51,13 @@ def emit(
     if dry_run:
 
         async def preview(app: App) -> Preview:
-            made = await app.events.emit(kind, value, run=run, key=key, dry_run=True, version=if_version)
+            made = await app.events.emit(kind, value, run=run, key=key, tags=tag, dry_run=True, version=if_version)
             assert isinstance(made, Preview)
             return made
 
         return print_dry_run(common, preview)
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
-        emitted = asyncio.run(_emit(common, kind, value, run, key, if_version))
+        emitted = asyncio.run(_emit(common, kind, value, run, key, tag, if_version))
     where = f"to run {run}" if run is not None else "(global)"
     text = f"Emitted {kind} {where}." if emitted else f"Nothing was emitted: key {key!r} was used before."
     shown = SecretFilter(common, reveal=False).redact_value("data", value)
@@ -63,14 +66,20 @@ def emit(
 
 
 async def _emit(
-    common: CommonOptions, kind: str, data: Any, run: str | None, key: str | None, version: int | None
+    common: CommonOptions,
+    kind: str,
+    data: Any,
+    run: str | None,
+    key: str | None,
+    tags: list[str] | None,
+    version: int | None,
 ) -> bool:
     refuse_memory_store(common)
     async with build_worker_app(common, may_be_remote=True) if run is None else build_admin_app(common) as app:
         if run is not None:
             # Which steps the event starts is known only with the flow's code.
             app.registry.flow((await app.runs.get(run)).name)
-        is_new = await app.events.emit(kind, data, run=run, key=key, version=version) is not False
+        is_new = await app.events.emit(kind, data, run=run, key=key, tags=tags, version=version) is not False
         await _hint_waits(app, kind)
         return is_new
 

@@ -14,7 +14,9 @@ from cyclopts import Parameter
 
 from ...app import App
 from ...app.store_urls import shown_url
+from ...app.tagged_events import select_tagged
 from ...core.errors import UnknownRun
+from ...core.event_tags import check_event_tags
 from ...core.events import Event, encode_event
 from ...core.ids import check_id, event_seq
 from ...core.text import escape_json, escape_line
@@ -46,6 +48,9 @@ def events(
         str | None, Parameter(help="Only events after the event with this id; with --all, after this cursor.")
     ] = None,
     limit: Annotated[int | None, Parameter(help="Maximum number of events, oldest first.")] = None,
+    tag: Annotated[
+        list[str] | None, Parameter(help="Only events with this tag. Repeated: with all of them.", negative="")
+    ] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Print the events of a run, of any other stream, or of all streams, oldest first.
@@ -62,35 +67,43 @@ def events(
         raise UsageError("pass either a run's id or a stream's name, or --all for the events of all streams")
     if limit is not None:
         read_limit(limit)
+    tags = check_event_tags(tag)
     if stream is None:
-        return asyncio.run(_feed(follow, after, limit, common))
+        return asyncio.run(_feed(follow, after, limit, tags, common))
     if after is not None:
         event_seq(after)
-    return asyncio.run(_events(stream, follow, after, limit, common))
+    return asyncio.run(_events(stream, follow, after, limit, tags, common))
 
 
-async def _events(stream: str, follow: bool, after: str | None, limit: int | None, common: CommonOptions) -> int:
+async def _events(
+    stream: str, follow: bool, after: str | None, limit: int | None, tags: list[str], common: CommonOptions
+) -> int:
     async with build_store_app(common) as app:
-        printing = asyncio.create_task(_print(await _open_source(app, stream, follow, after), limit, common.json))
+        source = await _open_source(app, stream, follow, after)
+        printing = asyncio.create_task(_print(select_tagged(source, tags) if tags else source, limit, common.json))
         with handle_stop_signals(lambda: printing.cancel()):
             await asyncio.wait((printing,))
         if printing.cancelled():
             return EXIT_INTERRUPTED
         if not printing.result() and after is None:
-            warn(f"No events in {stream}.")
+            warn(f"No events in {stream}{_of_tags(tags)}.")
         return 0
 
 
-async def _feed(follow: bool, after: str | None, limit: int | None, common: CommonOptions) -> int:
+def _of_tags(tags: list[str]) -> str:
+    return f" with the tag{'s' if len(tags) > 1 else ''} {', '.join(tags)}" if tags else ""
+
+
+async def _feed(follow: bool, after: str | None, limit: int | None, tags: list[str], common: CommonOptions) -> int:
     async with build_store_app(common) as app:
-        items = app.events.feed(after=after, follow=follow)
+        items = app.events.feed(after=after, follow=follow, tags=tags)
         printing = asyncio.create_task(_print_feed(items, limit, common.json))
         with handle_stop_signals(lambda: printing.cancel()):
             await asyncio.wait((printing,))
         if printing.cancelled():
             return EXIT_INTERRUPTED
         if not printing.result() and after is None:
-            warn("No events.")
+            warn(f"No events{_of_tags(tags)}.")
         return 0
 
 

@@ -8,9 +8,11 @@ import msgspec
 from starlette.responses import Response
 
 from ...app.app import App
+from ...app.tagged_events import read_tagged
 from ...app.views import RunSummary, StreamView
 from ...commit.preview import Preview
 from ...core.api_errors import ApiError, Forbidden
+from ...core.event_tags import check_event_tags, has_tags
 from ...core.events import Event
 from ...core.text import shorten
 from ...entities.record import ENTITY
@@ -24,6 +26,7 @@ from ..sse import EventStream, envelope_frame, named_frame
 routes = Routes("events")
 BACKFILL_EVENTS = 100
 MAX_BACKFILL_EVENTS = 1_000
+MAX_SCANNED = 10_000  # events that one request reads to find those with a tag
 GLOBAL = "global"
 
 
@@ -34,6 +37,7 @@ class EventQuery(Query):
     before: str | None = None
     limit: int = 100
     backward: bool = False
+    tag: list[str] = []  # only events that have all of them
 
 
 class EventPage(msgspec.Struct):
@@ -56,6 +60,7 @@ class FeedQuery(Query):
 
     after: str = ""
     limit: int = 100
+    tag: list[str] = []  # only events that have all of them
 
 
 class FeedPage(msgspec.Struct):
@@ -75,6 +80,7 @@ class LiveQuery(Query):
     step: list[str] = []
     flow: list[str] = []  # names of flows, or ids of runs
     stream: list[str] = []
+    tag: list[str] = []  # only events that have all of them
     ticket: str | None = None  # instead of a token, for browsers
 
 
@@ -85,6 +91,7 @@ class EmitBody(Body):
     data: Any = None
     run: str | None = None
     key: str | None = None
+    tags: list[str] = []
 
 
 class Emitted(msgspec.Struct, omit_defaults=True):
@@ -103,6 +110,7 @@ class AppendBody(Body):
     correlation_id: str | None = None
     meta: dict[str, Any] | None = None
     key: str | None = None
+    tags: list[str] = []
 
 
 class Appended(msgspec.Struct):
@@ -156,7 +164,13 @@ class StreamPage(msgspec.Struct):
 async def emit_event(app: App, query: DryRunQuery, body: EmitBody) -> Emitted:
     """Emit an event, globally or to one run."""
     done = await app.events.emit(
-        body.kind, body.data, run=body.run, key=body.key, dry_run=query.dry_run, version=query.version
+        body.kind,
+        body.data,
+        run=body.run,
+        key=body.key,
+        tags=body.tags,
+        dry_run=query.dry_run,
+        version=query.version,
     )
     return Emitted(False, done) if isinstance(done, Preview) else Emitted(bool(done))
 
@@ -165,8 +179,12 @@ async def emit_event(app: App, query: DryRunQuery, body: EmitBody) -> Emitted:
 async def read_feed(app: App, call: Call, query: FeedQuery) -> FeedPage:
     """Return events of all streams in the order of their commits; only an admin sees those of the audit stream."""
     items = await app.store.feed(query.after, _limit(query.limit))
-    hidden = hidden_stream(app, call.caller)
-    found = [FeedEvent(item.cursor, item.stream, item.event) for item in items if item.stream != hidden]
+    hidden, tags = hidden_stream(app, call.caller), check_event_tags(query.tag)
+    found = [
+        FeedEvent(item.cursor, item.stream, item.event)
+        for item in items
+        if item.stream != hidden and (not tags or has_tags(item.event, tags))
+    ]
     return FeedPage(found, items[-1].cursor if items else query.after or None)
 
 
@@ -241,6 +259,7 @@ async def append_event(app: App, type: str, id: str, body: AppendBody) -> Append
             correlation_id=body.correlation_id,
             meta=body.meta,
             key=body.key,
+            tags=body.tags,
         )
     )
 
@@ -264,7 +283,12 @@ async def follow_one(app: App, call: Call, stream: str, query: LiveQuery) -> Res
 
 
 async def read_page(app: App, stream: str, query: EventQuery) -> EventPage:
-    """Return a page of a stream's events."""
+    """Return a page of a stream's events. One by tags may have few or none, and still a next page."""
+    if tags := check_event_tags(query.tag):
+        page = await read_tagged(
+            app.store, stream, tags, query.after, query.before, _limit(query.limit), query.backward, MAX_SCANNED
+        )
+        return EventPage(*page)
     found = await app.events.read(
         stream, after=query.after, before=query.before, limit=_limit(query.limit), backward=query.backward
     )
@@ -357,5 +381,6 @@ def _filter(call: Call, query: LiveQuery, hidden: str | None = None) -> EventFil
         steps=query.step,
         flows=query.flow,
         streams=query.stream,
+        tags=query.tag,
         hidden=hidden,
     )

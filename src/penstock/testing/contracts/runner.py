@@ -163,6 +163,8 @@ class RunnerContract(RunnerEdges, ABC):
         view = await app.run_flow("emits")
         assert await app.emitted(view.id) == [("order.paid", {"id": 7, "name": "Zoë"})]
         assert await app.step_result(view.id, "ship") == {"id": 7, "name": "Zoë"}
+        (event,) = await app.events.read(f"nq:flow:{view.id}", tags=["eu", "audit"])
+        assert (event.kind, (event.meta or {})["tags"]) == ("order.paid", ["audit", "eu"])
 
     async def test_undeclared_event_fails_the_step(self, app: TestApp) -> None:
         error = await self._error(app, await app.run_flow("undeclared"))

@@ -121,7 +121,7 @@ async def limited(input: Any, ctx: Context) -> int:
 
 @flow("emits", emits=["order.paid"])
 async def emits(input: Any, ctx: Context) -> str:
-    ctx.emit("order.paid", {"id": 7, "name": "Zoë"})
+    ctx.emit("order.paid", {"id": 7, "name": "Zoë"}, tags=["audit", "eu"])
     return "first"
 
 

@@ -82,7 +82,7 @@ export const handlers: Record<string, Definition> = {
     return ctx.attempt
   }),
   emits: flow('emits', async (input, ctx) => {
-    ctx.emit({ kind: 'order.paid', data: { id: 7, name: 'Zoë' } })
+    ctx.emit('order.paid', { id: 7, name: 'Zoë' }, { tags: ['audit', 'eu'] })
     return 'first'
   }, {}, ['order.paid']),
   ship: step('emits', 'ship', 'order.paid', async (event) => event),

@@ -129,7 +129,7 @@ def limited(input: Any, ctx: SyncContext) -> int:
 
 @flow("emits", emits=["order.paid"])
 def emits(input: Any, ctx: SyncContext) -> str:
-    ctx.emit("order.paid", {"id": 7, "name": "Zoë"})
+    ctx.emit("order.paid", {"id": 7, "name": "Zoë"}, tags=["audit", "eu"])
     return "first"
 
 

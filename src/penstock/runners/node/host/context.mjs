@@ -314,10 +314,11 @@ export function makeContext(run, task, input) {
     await: waits,
     wait: waits,
 
-    emit(kind, data) {
-      const event = typeof kind === 'object' && kind !== null ? kind : { kind, data }
+    emit(kind, data, options = {}) {
+      const event = typeof kind === 'object' && kind !== null ? kind : { kind, data, tags: options.tags }
       if (event.kind === undefined && live[event.type]) return live[event.type](event.data)
-      run.notify({ type: 'emit', kind: event.kind ?? event.type, data: event.data ?? null, correlationId: event.correlationId?.toString() })
+      const { tags, correlationId } = event
+      run.notify({ type: 'emit', kind: event.kind ?? event.type, data: event.data ?? null, correlationId: correlationId?.toString(), tags })
     },
     progress: live.progress,
     partial: live.partial,

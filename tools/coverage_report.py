@@ -1,8 +1,9 @@
 """Print the test coverage: lines, branches and functions of the package, and each file of the commit path.
 
-    make coverage                      # the whole suite
-    make coverage ARGS=tests/core      # a part of it
+    make coverage                      # the whole suite; fails below a goal
+    make coverage ARGS=tests/core      # a part of it, which no goal applies to
     python tools/coverage_report.py --json
+    python tools/coverage_report.py --enforce
 
 It reads .cache/coverage/coverage.json, which `coverage json` writes. A function counts as covered if one of its lines
 ran. Code in SQL and Lua is not counted.
@@ -111,6 +112,21 @@ def _shorten(lines: tuple[str, ...]) -> str:
     return shown if len(lines) <= 12 else f"{shown} and {len(lines) - 12} more"
 
 
+def find_shortfalls(files: Iterable[FileCoverage]) -> list[str]:
+    """Return what is below its goal: totals, and files of the commit path of which not everything ran."""
+    files = list(files)
+    totals = [
+        f"{kind}: {share.percent:.2f} %, the goal is more than {GOALS[kind]:g} %"
+        for kind, share in add_up(files).items()
+        if share.percent <= GOALS[kind]
+    ]
+    return totals + [
+        f"{file.name} is on the commit path: {_shorten((*map(str, file.missing), *file.missing_branches))} did not run"
+        for file in files
+        if is_commit_path(file) and not file.is_whole
+    ]
+
+
 def to_json(files: list[FileCoverage]) -> dict[str, Any]:
     """Return the report as JSON-safe data."""
     return {
@@ -133,6 +149,7 @@ def to_json(files: list[FileCoverage]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Print the test coverage.")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--enforce", action="store_true", help="exit with 1 if something is below its goal")
     options = parser.parse_args()
     if not DATA.exists():
         print(f"no {DATA.relative_to(ROOT)}; run `make coverage`", file=sys.stderr)
@@ -142,7 +159,10 @@ def main() -> int:
         print(json.dumps(to_json(files), indent=2))
     else:
         print_report(files)
-    return 0
+    shortfalls = find_shortfalls(files) if options.enforce else []
+    for line in shortfalls:
+        print(f"below the goal: {line}", file=sys.stderr)
+    return 1 if shortfalls else 0
 
 
 if __name__ == "__main__":

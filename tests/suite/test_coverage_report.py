@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from coverage_report import COMMIT_PATH, add_up, is_commit_path, print_report, read_files, to_json  # noqa: E402
+import coverage_report  # noqa: E402
+from coverage_report import (  # noqa: E402
+    COMMIT_PATH,
+    GOALS,
+    Share,
+    add_up,
+    find_shortfalls,
+    is_commit_path,
+    print_report,
+    read_files,
+    to_json,
+)
 
 
 def file(covered: int, missing: list[int], functions: dict[str, int]) -> dict[str, Any]:
@@ -54,3 +66,46 @@ def test_the_commit_path_has_files(pattern: str) -> None:
 
 def test_other_files_are_not_the_commit_path() -> None:
     assert [is_commit_path(one) for one in read_files(REPORT)] == [False, True]
+
+
+def whole(name: str, lines: int, branches: int, functions: int) -> coverage_report.FileCoverage:
+    """Return a file of which so many of a thousand lines, branches and functions ran."""
+    missing = tuple(range(lines, 1000))
+    return coverage_report.FileCoverage(
+        name, Share(lines, 1000), Share(branches, 1000), Share(functions, 1000), missing
+    )
+
+
+@pytest.mark.spec("002-6.5", "002-6.6", "002-6.7")
+@pytest.mark.parametrize("kind", GOALS)
+def test_a_total_at_its_goal_is_a_shortfall_and_one_above_is_none(kind: str) -> None:
+    """`make coverage` enforces the goals of specification 002: more than 90, 85 and 95 %."""
+    assert GOALS == {"lines": 90.0, "branches": 85.0, "functions": 95.0}
+    goals = {name: int(goal * 10) + 1 for name, goal in GOALS.items()}
+    assert find_shortfalls([whole("core/ids.py", *goals.values())]) == []
+    goals[kind] -= 1
+    (found,) = find_shortfalls([whole("core/ids.py", *goals.values())])
+    assert found.startswith(f"{kind}: {GOALS[kind]:.2f} %, the goal is more than")
+
+
+@pytest.mark.spec("002-6.8")
+def test_the_commit_path_must_run_whole() -> None:
+    assert find_shortfalls([whole("commit/committer.py", 1000, 1000, 1000)]) == []
+    (found,) = find_shortfalls([whole("commit/committer.py", 999, 1000, 1000)])
+    assert found == "commit/committer.py is on the commit path: 999 did not run"
+
+
+@pytest.mark.spec("002-6.5", "002-6.6", "002-6.7", "002-6.8")
+def test_the_command_fails_below_a_goal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "coverage.json"
+    data.write_text(json.dumps(REPORT))
+    monkeypatch.setattr(coverage_report, "DATA", data)
+    monkeypatch.setattr(sys, "argv", ["coverage_report.py", "--enforce"])
+    assert coverage_report.main() == 1
+    assert len(capsys.readouterr().err.splitlines()) == 3  # branches, functions, the file of the commit path
+    monkeypatch.setattr(sys, "argv", ["coverage_report.py"])
+    assert coverage_report.main() == 0
+    makefile = (ROOT / "Makefile").read_text()
+    assert "tools/coverage_report.py $(if $(ARGS),,--enforce)" in makefile

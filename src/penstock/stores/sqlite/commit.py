@@ -129,7 +129,7 @@ class UnitWriter:
         if claim is None:
             return None if run is None else self._check_version(unit, run, self._fetch_one(SQL.run_version, (run.id,)))
         if run is None:
-            return self._check_fence(unit, claim, self._fetch_one(SQL.fence, (claim.handle,)))
+            return self._check_fence_of_attempt(unit, claim)
         if run.closed:
             row = self._fetch_one(SQL.fence_run_and_waits, (claim.handle, run.id, len(unit.waits) + 1))
             self._pending_waits = row[10] if row else None
@@ -141,6 +141,15 @@ class UnitWriter:
     def _fetch_one(self, sql: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return self._cursor.execute(sql, values).fetchone()
 
+    def _check_fence_of_attempt(self, unit: Unit, claim: Claim) -> Receipt | None:
+        """Check the fence of a unit that leaves its run as it is."""
+        if claim.run is None or not (unit.events or unit.outcome is None):
+            return self._check_fence(unit, claim, self._fetch_one(SQL.fence, (claim.handle,)))
+        row = self._fetch_one(SQL.fence_in_run, (claim.handle, claim.run))
+        refusal = self._check_fence(unit, claim, row and row[:4])
+        # An attempt of a cancelled run may end, but must not append after the run's last event.
+        return Fenced() if refusal is None and row is not None and row[4] != 0 else refusal
+
     def _check_fence(self, unit: Unit, claim: Claim, row: tuple[Any, ...] | None) -> Receipt | None:
         if row is None:
             return Fenced()
@@ -149,13 +158,7 @@ class UnitWriter:
             return Committed(repeated=True)
         if state != ACTIVE or token != claim.token or attempt != claim.attempt:
             return Fenced()
-        if unit.run is None and claim.run is not None and (unit.events or unit.outcome is None):
-            # An attempt of a cancelled run may end, but must not append after the run's last event.
-            return Fenced() if self._is_closed(claim.run) else None
         return None
-
-    def _is_closed(self, run: str) -> bool:
-        return self._cursor.execute(SQL.run_closed, (run,)).fetchone() != (0,)
 
     def _check_version(self, unit: Unit, run: RunWrite, row: tuple[Any, ...] | None) -> Receipt | None:
         if row is None:

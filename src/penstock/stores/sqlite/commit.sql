@@ -3,6 +3,9 @@
 -- name: fence
 SELECT state, attempt, token, unit FROM jobs WHERE pk = ?;
 
+-- name: fence_in_run
+SELECT state, attempt, token, unit, (SELECT closed FROM runs WHERE id = ?2) FROM jobs WHERE pk = ?1;
+
 -- name: run_version
 SELECT version, status, closed, paused, unit, record FROM runs WHERE id = ?;
 
@@ -35,7 +38,7 @@ UPDATE runs SET version = ?, updated = ?, unit = ?, record = ?, status = ?, clos
 SELECT sid, seq, ms FROM streams WHERE name = ?;
 
 -- name: insert_stream
-INSERT INTO streams (name, seq, ms) VALUES (?, 0, ?);
+INSERT INTO streams (name, seq, ms) VALUES (?, ?, ?);
 
 -- name: update_stream_head
 UPDATE streams SET seq = ?, ms = ? WHERE sid = ?;

@@ -26,11 +26,11 @@ MAX_EVENTS_PER_DELIVERY = 50  # enough to share the cost of a job, few enough to
 
 
 class _StreamHead:
-    """The last position assigned in a stream."""
+    """The last position assigned in a stream. A new one gets its row, and so its `sid`, when its events are written."""
 
     __slots__ = ("ms", "seq", "sid")
 
-    def __init__(self, sid: int, seq: int, ms: int) -> None:
+    def __init__(self, sid: int | None, seq: int, ms: int) -> None:
         self.sid = sid
         self.seq = seq
         self.ms = ms
@@ -45,7 +45,7 @@ class Appender:
         self._now = now
         self._touched = touched
         self._heads: dict[str, _StreamHead] = {}
-        self._rows: list[tuple[int, int, int, bytes, str | None, bytes | None]] = []
+        self._rows: list[tuple[_StreamHead, int, int, bytes, str | None, bytes | None]] = []
         # Stream and row of events that waits may match, by kind and by the number of waits created before.
         self._matchable: dict[tuple[str, int], list[tuple[str, int]]] = {}
         self._new_waits = 0
@@ -58,7 +58,7 @@ class Appender:
             head.seq += 1
             if event.kind is not None:
                 self._matchable.setdefault((event.kind, self._new_waits), []).append((event.stream, len(self._rows)))
-            self._rows.append((head.sid, head.seq, head.ms, event.body, event.kind, event.original))
+            self._rows.append((head, head.seq, head.ms, event.body, event.kind, event.original))
             positions.append((head.ms, head.seq))
         return positions
 
@@ -80,13 +80,24 @@ class Appender:
         feed = self._head(FEED)
         first, count = feed.seq + 1, len(self._rows)
         feed.seq += count
-        rows = [(pos, *row) for pos, row in enumerate(self._rows, first)]
+        known = [(head.seq, head.ms, head.sid) for head in self._heads.values() if head.sid is not None]
+        self._cursor.executemany(COMMIT.update_stream_head, known)
+        if len(known) < len(self._heads):
+            self._insert_streams()
+        rows = [
+            (pos, head.sid, seq, ms, body, kind, original)
+            for pos, (head, seq, ms, body, kind, original) in enumerate(self._rows, first)
+        ]
         self._cursor.executemany(COMMIT.insert_event, rows)
-        heads = [(head.seq, head.ms, head.sid) for head in self._heads.values()]
-        self._cursor.executemany(COMMIT.update_stream_head, heads)
         if self._matchable:
             self._deliver(first)
         self._rows.clear()
+
+    def _insert_streams(self) -> None:
+        for stream, head in self._heads.items():
+            if head.sid is None:
+                self._cursor.execute(COMMIT.insert_stream, (stream, head.seq, head.ms))
+                head.sid = self._cursor.connection.last_insert_rowid()
 
     def _deliver(self, first: int) -> None:
         """Add jobs that deliver events with pending waits. A wait that is created later looks back by itself.
@@ -124,12 +135,10 @@ class Appender:
 
     def _head(self, stream: str) -> _StreamHead:
         row = self._cursor.execute(COMMIT.stream_head, (stream,)).fetchone()
-        if row is None:
-            self._cursor.execute(COMMIT.insert_stream, (stream, self._now))
-            row = (self._cursor.connection.last_insert_rowid(), 0, self._now)
-        sid, seq, ms = row
+        sid, seq, ms = row or (None, 0, self._now)
         if self._is_careful:
-            last = self._cursor.execute(COMMIT.last_pos if stream == FEED else COMMIT.last_seq, (sid, LAST)).fetchone()
+            sql = COMMIT.last_pos if stream == FEED else COMMIT.last_seq
+            last = self._cursor.execute(sql, (sid or 0, LAST)).fetchone()
             seq = max(seq, *(last or (0,)))
         head = self._heads[stream] = _StreamHead(sid, seq, max(ms, self._now))
         if stream != FEED:

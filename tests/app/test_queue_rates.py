@@ -9,6 +9,7 @@ import pytest
 from penstock import job
 from penstock.commit import rate_counter
 from penstock.core.errors import StoreUnavailable, UnknownQueue
+from penstock.core.outage_retry import OutageLog
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultStore
 from penstock.testing.until import until
@@ -100,3 +101,16 @@ async def test_a_queue_shows_how_long_its_oldest_job_waits(app: Any) -> None:
         await mine.enqueue(work, True)
         (queue,) = await mine.queues.list()
         assert queue.age_ms == 90_000
+
+
+async def test_counts_that_pile_up_while_the_store_is_away_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Away:
+        async def add_counts(self, _rows: Any) -> None:
+            raise StoreUnavailable("away")
+
+    counter = rate_counter.RateCounter(Away(), OutageLog())  # type: ignore[arg-type]
+    for limit, kept in ((1, {(1, "work", "added"): 2}), (0, {})):
+        monkeypatch.setattr(rate_counter, "MAX_PENDING", limit)
+        counter._counts = {(1, "work", "added"): 2}
+        await counter.flush()
+        assert counter._counts == kept

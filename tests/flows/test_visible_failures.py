@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Permanent, flow, job
+from penstock import Context, Permanent, flow, job
 from penstock.core.ids import dead_letter_id, step_job_id
 from penstock.core.tracebacks import MAX_FRAMES, describe_error, parse_frames
 from penstock.telemetry.logging import configure, restore_loggers
@@ -174,3 +174,16 @@ def test_the_frames_of_a_written_traceback() -> None:
 )
 def test_an_error_is_named_once(name: str | None, message: str, text: str) -> None:
     assert describe_error(name, message) == text
+
+
+async def test_the_error_of_a_missing_key_says_so(memory: Any) -> None:
+    """The text of a KeyError is the bare key."""
+
+    @flow("lookup")
+    async def lookup(input: Any, ctx: Context) -> Any:
+        return {}["customer"]
+
+    async with memory(lookup) as a, a.workers.background():
+        run, _ = await a.run_to_end("lookup")
+        (failed,) = await a.events_of(run, "step.failed")
+        assert failed.data["error"] == "KeyError: 'customer'"

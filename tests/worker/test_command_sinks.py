@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.commit.command_sink import BridgeSink, TransactionSink
+import pytest
+
+from penstock.commit.command_sink import BridgeSink, DirectSink, TransactionSink
 from penstock.commit.committer import CommitRequest
+from penstock.commit.preview import PLAN, CommandPlan
 from penstock.ports.unit import Committed, Conflict, Receipt, Refused, RunWrite, Unit
 
 ENDED = Conflict(3, b"ended")
@@ -43,3 +46,20 @@ async def test_a_bridge_returns_what_is_no_conflict() -> None:
     sink = BridgeSink(write)
     assert await sink.submit(CommitRequest(lambda _v, _r: Unit("one"))) == Refused("taken", "job-1")
     assert await sink.submit(CommitRequest(lambda _v, _r: ENDED)) is ENDED
+
+
+@pytest.mark.parametrize(("receipt", "expected"), [(Committed(), 4), (Refused("taken", "job-1"), 3)])
+async def test_a_guarded_command_expects_the_next_version_only_after_a_commit(receipt: Receipt, expected: int) -> None:
+    class Answers:
+        async def submit(self, request: CommitRequest) -> Receipt:
+            assert isinstance(request.build(3, b"{}"), Unit)
+            return receipt
+
+    plan = CommandPlan(None, {"r-1": 3}, False)  # type: ignore[arg-type]
+    token = PLAN.set(plan)
+    try:
+        unit = Unit("one", run=RunWrite("r-1", 3, b"{}", "order", "running"))
+        assert await DirectSink(Answers()).submit(CommitRequest(lambda _v, _r: unit, run="r-1")) is receipt  # type: ignore[arg-type]
+    finally:
+        PLAN.reset(token)
+    assert plan._expected == {"r-1": expected}

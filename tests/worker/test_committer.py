@@ -7,9 +7,23 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from penstock.commit import committer as committers
 from penstock.commit.committer import MIN_CONCURRENT_BATCH, CommitRequest, Committer
+from penstock.core.errors import BrokenQueue, StoreUnavailable
 from penstock.ports.store import StoreProfile
-from penstock.ports.unit import ClaimRequest, CommitReply, Committed, Receipt, RunWrite, Unit
+from penstock.ports.unit import (
+    BROKEN_QUEUE,
+    ClaimRequest,
+    CommitReply,
+    Committed,
+    Completed,
+    Receipt,
+    Refused,
+    RunWrite,
+    Unit,
+)
 from penstock.testing.until import until
 
 
@@ -232,3 +246,113 @@ async def test_a_command_blocks_later_requests_and_is_sent_with_earlier_ones() -
         *(f"u{300 + n}" for n in range(MIN_CONCURRENT_BATCH)),
     ]
     await answer_all(store, waiting)
+
+
+class FailingStore(BlockingStore):
+    """A store that cannot write units with some ids, nor a batch that has one of them."""
+
+    def __init__(self, *bad: str) -> None:
+        super().__init__()
+        self.bad = bad
+        self.written: list[str] = []
+
+    async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
+        if any(unit.id in self.bad for unit in units):
+            raise ValueError("cannot be written")
+        self.written += [unit.id for unit in units]
+        return CommitReply([Committed() for _ in units])
+
+
+async def test_only_the_unit_that_the_store_cannot_write_fails() -> None:
+    store: Any = FailingStore("u3")
+    done = await asyncio.gather(*submit(Committer(store), make_requests(6)), return_exceptions=True)
+    assert [isinstance(one, ValueError) for one in done] == [False, False, False, True, False, False]
+    assert sorted(store.written) == ["u0", "u1", "u2", "u4", "u5"]
+
+
+async def test_a_caller_that_was_cancelled_gets_no_answer() -> None:
+    store: Any = FailingStore("u0")
+    (waiting,) = submit(Committer(store), make_requests(1))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    request = make_requests(1)[0]
+    request.future = asyncio.get_running_loop().create_future()
+    request.future.cancel()
+    request.fail(ValueError("too late"))
+    request.settle(Committed())
+    assert request.future.cancelled()
+
+
+class BrokenQueueStore(BlockingStore):
+    """A store that refuses every unit: a key of its queue is broken."""
+
+    async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
+        self.calls.append((list(units), asyncio.get_running_loop().create_future()))
+        return CommitReply([Refused(BROKEN_QUEUE, "bull:q:wait") for _ in units])
+
+
+async def test_a_result_that_is_held_for_a_broken_queue_fails_when_the_committer_closes() -> None:
+    store: Any = BrokenQueueStore()
+    committer = Committer(store)
+    (waiting,) = submit(committer, make_requests(1, slot_queue="q"))
+    await until(lambda: bool(committer._held))
+    await committer.close()
+    with pytest.raises(BrokenQueue):
+        await waiting
+
+
+async def test_a_held_result_whose_caller_has_gone_is_not_sent_again() -> None:
+    store: Any = BrokenQueueStore()
+    committer = Committer(store)
+    (waiting,) = submit(committer, make_requests(1, slot_queue="q"))
+    await until(lambda: bool(committer._held))
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    sent = len(store.calls)
+    await until(lambda: not committer._held)
+    await run_pending_tasks()
+    assert len(store.calls) == sent
+
+
+async def test_a_request_without_a_unit_is_built_as_before() -> None:
+    (request,) = make_requests(1)
+    request.rebuild()
+    assert (request.unit, request.sent_id) == (None, None)
+
+
+async def test_the_records_of_few_runs_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committers, "REMEMBERED_RUNS", 2)
+    committer = Committer(FailingStore())  # type: ignore[arg-type]
+    for run in ("r1", "r2", "r3"):
+        unit = Unit(run, run=RunWrite(run, 0, b"{}", "f", "running"))
+        await committer.submit(CommitRequest(lambda _v, _r, unit=unit: unit, run=run))  # type: ignore[misc]
+    assert list(committer._known) == ["r2", "r3"]
+
+
+class RewoundStore(BlockingStore):
+    """A store that may lose acknowledged writes, and cannot be reached once."""
+
+    rewind_epoch = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.profile = StoreProfile(may_rewind=True)
+        self.sent: list[Unit] = []
+
+    async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
+        self.sent += units
+        if len(self.sent) == len(units):
+            raise StoreUnavailable("away")
+        return CommitReply([Committed() for _ in units])
+
+
+async def test_the_end_of_an_attempt_without_a_version_is_decided_again_after_an_outage() -> None:
+    """The reason for it, a closed run, may be lost with the server's last writes."""
+    store: Any = RewoundStore()
+    ends = [Unit("first", outcome=Completed(b"null")), Unit("second", outcome=Completed(b"null"))]
+    request = CommitRequest(lambda _v, _r: ends.pop(0), run="r", version=1, record=b"{}")
+    assert isinstance(await Committer(store).submit(request), Committed)
+    assert [unit.id for unit in store.sent] == ["first", "first"]  # the second build has the id of the first
+    assert ends == []

@@ -8,7 +8,7 @@
     stalled    memory that 50 clients cost which do not read                                     goal: <= 64 MB
     subscribe  time from the connection to the first event                                  goal: p99 < 50 ms
     reconnect  time to the snapshot of a run with 1 MB of partial output                         goal: <= 100 ms
-    scrape     /api/_metrics of a SQLite store with 10 million finished jobs                          goal: < 50 ms
+    scrape     /api/_metrics of each store with 10 million finished jobs; --stores chooses            goal: < 50 ms
 
 The server is another process. Run it on a quiet machine: the load average is printed before and after.
 """
@@ -219,6 +219,8 @@ async def main() -> None:
     parser.add_argument("--requests", type=int, default=5000, help="starts in one round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=10_000_000, help="finished jobs of `scrape`")
+    stores = ["sqlite", "redis", "postgres"]
+    parser.add_argument("--stores", nargs="+", choices=stores, default=stores, help="stores of `scrape`")
     parser.add_argument("--url", help="store of the server; default a SQLite file")
     parser.add_argument("--write", metavar="URL", help="write 1,000 events/s to this store; used by `rate`")
     args = parser.parse_args()

@@ -79,7 +79,8 @@ def generate_client() -> str:
     classes = [_facet(modules[module], cls) for module, cls in CLIENT_FACETS]
     classes.append(_shortcuts(modules["client"], "Client", "client", CLIENT_SHORTCUTS))
     header = HEADER.replace("of App", "of Client")
-    return _write(header, modules, classes, "from ..app.portal import Portal", CLIENT_TARGET)
+    imports = "from ..app.portal import Portal\nfrom ..app.sync_facets import SyncRun"
+    return _write(header, modules, classes, imports, CLIENT_TARGET)
 
 
 def _write(header: str, modules: dict[str, ast.Module], classes: list[str], portal: str, target: Path) -> str:
@@ -129,6 +130,16 @@ def _handle(module: ast.Module) -> str:
         "    def id(self) -> str:",
         '        """The id as a plain string."""',
         "        return str(self)",
+        "",
+        "    @property",
+        "    def existing(self) -> bool:",
+        '        """Whether the idempotency key was used before: nothing was started."""',
+        "        return self._run.existing",
+        "",
+        "    @property",
+        "    def differs(self) -> bool:",
+        '        """Whether the run of the key was started with another input."""',
+        "        return self._run.differs",
         "",
     ]
     for method in _methods(cls):

@@ -28,6 +28,7 @@ DEFAULT = "default"
 MAX_COUNT = 1_000_000_000
 MAX_PORT = 65_535
 MAX_URL_CHARS = 4_000
+REDACT = ("password", "passwd", "pwd", "secret", "token", "authorization", "cookie", "api_key", "apikey")
 # Not settings: the CLI reads PENSTOCK_DEBUG, the tests read PENSTOCK_FAULTS.
 _OTHER_VARIABLES = {"PENSTOCK_FAULTS", "PENSTOCK_DEBUG"}
 
@@ -128,7 +129,7 @@ class Settings:
     state_events: Literal["on", "off"] = "on"
     log: Literal["debug", "info", "warning", "error"] = "warning"
     log_format: Literal["pretty", "json"] = "pretty"
-    redact: tuple[str, ...] = ("password", "passwd", "secret", "token", "authorization", "cookie", "api_key", "apikey")
+    redact: tuple[str, ...] = REDACT
     process_pool: int = 0
     process_jobs: int = 1000
     process_memory: int = 0

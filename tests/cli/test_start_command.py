@@ -27,11 +27,13 @@ def test_the_same_key_starts_once(penstock: Callable) -> None:
 def test_an_existing_run_is_reported(penstock: Callable) -> None:
     assert penstock("start", "greet", "--key", "mine", "--input", '"Ada"').err == ""
     again = penstock("start", "greet", "--key", "mine", "--input", '"Ada"', "--json")
-    assert again.json == {"id": "mine", "existing": True}
+    assert again.json == {"id": "mine", "existing": True, "differs": False}
     assert again.err == "Run mine already exists; nothing was started. Show it with `penstock runs show mine`.\n"
     other = penstock("start", "greet", "--key", "mine", "--input", '"Bob"')
     assert (other.code, other.out) == (0, "mine\n")
     assert "run 'mine' already exists with a different input; the new input is ignored" in other.err
+    assert "Run mine already exists with another input; nothing was started." in other.err
+    assert penstock("start", "greet", "--key", "mine", "--input", '"Bob"', "--json").json["differs"] is True
     run = penstock("run", "greet", "--key", "mine", "--input", '"Bob"')
     assert "already exists with a different input" in run.err
     assert "Hello, Ada!" in run.out
@@ -42,7 +44,11 @@ def test_a_key_of_the_flow_is_found_too(penstock: Callable, project: Path) -> No
         "from penstock import flow\n@flow('bill', key=lambda o: f'bill-{o}')\ndef bill(o): ...\n"
     )
     assert penstock("start", "bill", "--input", "7", "--json").json == {"id": "bill-7", "existing": False}
-    assert penstock("start", "bill", "--input", "7", "--json").json == {"id": "bill-7", "existing": True}
+    assert penstock("start", "bill", "--input", "7", "--json").json == {
+        "id": "bill-7",
+        "existing": True,
+        "differs": False,
+    }
 
 
 def test_output_of_a_worker_file_stays_out_of_the_answer(penstock: Callable, project: Path) -> None:

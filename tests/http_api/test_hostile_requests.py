@@ -66,7 +66,7 @@ async def test_a_preflight_of_an_allowed_site_is_answered(serve: Serve) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "evil.example:8765", "", "[::2]", "0.0.0.0"],
+    ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "evil.example:8765", "[::2]", "0.0.0.0"],
 )
 async def test_a_name_that_was_rebound_to_this_machine_is_refused(host: str) -> None:
     async with App(":memory:", handlers=()) as app:
@@ -125,16 +125,17 @@ async def test_a_ticket_is_for_streams_only(serve: Serve) -> None:
 async def test_a_path_parameter_stays_one(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     async with App(":memory:", handlers=()) as app, serve(app) as client:
-        with_parameters = [one for one in ENDPOINTS if "{" in one.path and not one.is_stream]
-        for n, endpoint in enumerate(with_parameters):
+        for n, endpoint in enumerate(one for one in ENDPOINTS if "{" in one.path):
             for value in TRAVERSALS[n % 4 :: 4]:
                 # As it is: httpx would resolve `..` itself.
                 url = client.base_url.copy_with(raw_path=fill(endpoint.path, value).encode())
-                answer = await client.request(endpoint.method, url)
-                assert answer.status_code < 500, (endpoint.path, answer.text)
-                assert "set-cookie" not in answer.headers
-                assert answer.headers["content-type"] == "application/json"
-                assert "root:x:" not in answer.text
+                async with client.stream(endpoint.method, url) as answer:
+                    assert answer.status_code < 500, endpoint.path
+                    assert "set-cookie" not in answer.headers
+                    if endpoint.is_stream and answer.status_code == 200:
+                        continue  # the name of a stream that does not exist yet
+                    assert answer.headers["content-type"] == "application/json"
+                    assert b"root:x:" not in await answer.aread()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 

@@ -50,16 +50,18 @@ class Advice:
             hint or f"known {'jobs' if queue in queues else 'queues'}: {', '.join(known) or 'none'}",
         )
 
-    async def warn_about_other_input(self, stream: str, run: str, input: Any) -> None:
-        """Warn about an idempotency key whose run was started with another input."""
+    async def check_same_input(self, kind: str, run: str, input: Any) -> bool:
+        """Return whether the run of an idempotency key was started with this input; warn if with another one."""
         bodies = self._runtime.bodies
         try:
-            first = await self._runtime.store.read(stream, limit=1)
+            first = await self._runtime.store.read(bodies.run(kind, run), limit=1)
         except StoreError:
-            return
+            return True
         started = first[0].data if first else None
         if isinstance(started, dict) and "input" in started and started["input"] != bodies.redact_value(input):
             log.warning("run %r already exists with a different input; the new input is ignored", run)
+            return False
+        return True
 
     async def _is_worked_on(self, queue: str) -> bool:
         try:

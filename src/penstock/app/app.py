@@ -367,7 +367,8 @@ class App:
         Args:
             flow: A flow's name, or the function marked with `@flow`.
             input: What the first step receives: any JSON value, dataclass, msgspec or pydantic model.
-            key: Idempotency key. It becomes the run's id; a key that exists starts nothing.
+            key: Idempotency key. It becomes the run's id; a key that exists starts nothing, and the handle's `existing`
+                is True. Its `differs` is True if the run of the key has another input.
             correlation_id: Stored with every event of the run. Default: the run's id.
             priority: Of the run's steps; lower runs first.
             delay: How long to wait before the first step is due, such as "10m".
@@ -377,8 +378,7 @@ class App:
                 flow's only step.
             tx: A connection or session of your own; the run starts when its transaction commits.
         """
-        run, _ = await self.runs._start(flow, input, key, correlation_id, priority, delay, at, tags, result, tx)
-        return run
+        return await self.runs._start(flow, input, key, correlation_id, priority, delay, at, tags, result, tx)
 
     async def emit(
         self,

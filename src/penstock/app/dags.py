@@ -15,13 +15,14 @@ from ..core.errors import DagInvalid, UnknownDag
 from ..core.ids import check_id, uuid7
 from ..core.near_match import did_you_mean
 from ..core.options import check_priority
-from ..core.payload import pack
+from ..core.payload import pack, unpack
 from ..dags.breakers import BreakerState
 from ..dags.built_in import BUILT_IN, find_inner_type
 from ..dags.catalog import DagSummary
 from ..dags.definition import Dag, read_dag
 from ..dags.diagram import describe_dag_diagram
 from ..dags.run_record import decode as decode_record
+from ..dags.units import DAG
 from ..dags.warnings import DagWarning, find_warnings
 from ..handlers.nodes import NodeHandler
 from .dag_triggers import DagTriggers
@@ -192,17 +193,20 @@ class Dags:
             tags: Names and values to find the run by: `app.runs.list(tags=...)`.
         """
         run = check_id(key, "idempotency key") if key is not None else uuid7(self._app.clock.now_ms())
-        await self._engine.commands.start(
+        data = pack(input, f"the input of dag {id!r}")
+        is_new = await self._engine.commands.start(
             id,
             run,
-            pack(input, f"the input of dag {id!r}"),
+            data,
             version=version,
             correlation_id=check_optional_text(correlation_id, "the correlation id"),
             priority=check_priority(priority) if priority else 0,
             due=resolve_due(delay, at, self._app.clock),
             tags=check_tags(tags, "tags"),
         )
-        return Run(run, self._app.runs, None, None)
+        starter = self._app._transactions.direct.runs
+        started = await starter.describe_start(DAG, run, unpack(data), is_new=is_new)
+        return Run(run, self._app.runs, existing=started.existing, differs=started.differs)
 
     async def retry(self, run: str, *, node: str | None = None) -> Sequence[str]:
         """Run the failed nodes of a run again, and return their new jobs. Nodes that completed are not run again.

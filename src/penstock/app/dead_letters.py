@@ -21,7 +21,7 @@ from ..jobs.error_groups import sign_error
 from ..ports.monitoring import ErrorGroupRow
 from ..ports.store import JobRow
 from ..ports.unit import JobState
-from .arguments import check_function
+from .arguments import UNSET, check_function
 from .redrive import Redriver, RedriveResult
 
 
@@ -135,21 +135,21 @@ class DeadLetters:
 
     @overload
     async def redrive(
-        self, id: str, *, input: Any = None, dry_run: Literal[False] = False, version: int | Preview | None = None
+        self, id: str, *, input: Any = UNSET, dry_run: Literal[False] = False, version: int | Preview | None = None
     ) -> RedriveResult: ...
 
     @overload
     async def redrive(
-        self, id: str, *, input: Any = None, dry_run: Literal[True], version: int | Preview | None = None
+        self, id: str, *, input: Any = UNSET, dry_run: Literal[True], version: int | Preview | None = None
     ) -> Preview: ...
 
     @overload
     async def redrive(
-        self, id: str, *, input: Any = None, dry_run: bool, version: int | Preview | None = None
+        self, id: str, *, input: Any = UNSET, dry_run: bool, version: int | Preview | None = None
     ) -> RedriveResult | Preview: ...
 
     async def redrive(
-        self, id: str, *, input: Any = None, dry_run: bool = False, version: int | Preview | None = None
+        self, id: str, *, input: Any = UNSET, dry_run: bool = False, version: int | Preview | None = None
     ) -> RedriveResult | Preview:
         """Put one dead letter back to work.
 
@@ -163,7 +163,7 @@ class DeadLetters:
 
         async def act() -> RedriveResult:
             done = RedriveResult()
-            await self._redriver.redrive(row, done, None if input is None else pack(input))
+            await self._redriver.redrive(row, done, None if input is UNSET else pack(input))
             return done
 
         return _previewed(*await run_planned(self._store, read_dead_letter(row).run, dry_run, version, act))
@@ -249,21 +249,21 @@ class DeadLetters:
 
     @overload
     async def redrive_group(
-        self, group: str, *, input: Any = None, dry_run: Literal[False] = False, version: Preview | None = None
+        self, group: str, *, input: Any = UNSET, dry_run: Literal[False] = False, version: Preview | None = None
     ) -> RedriveResult: ...
 
     @overload
     async def redrive_group(
-        self, group: str, *, input: Any = None, dry_run: Literal[True], version: Preview | None = None
+        self, group: str, *, input: Any = UNSET, dry_run: Literal[True], version: Preview | None = None
     ) -> Preview: ...
 
     @overload
     async def redrive_group(
-        self, group: str, *, input: Any = None, dry_run: bool, version: Preview | None = None
+        self, group: str, *, input: Any = UNSET, dry_run: bool, version: Preview | None = None
     ) -> RedriveResult | Preview: ...
 
     async def redrive_group(
-        self, group: str, *, input: Any = None, dry_run: bool = False, version: Preview | None = None
+        self, group: str, *, input: Any = UNSET, dry_run: bool = False, version: Preview | None = None
     ) -> RedriveResult | Preview:
         """Put the dead letters of an error group back to work, those of all queues.
 
@@ -273,7 +273,7 @@ class DeadLetters:
             dry_run: Write nothing, and return a Preview of what would be written.
             version: A Preview: refuse the dead letters whose run has moved on since, and those that are new.
         """
-        payload = None if input is None else pack(input)
+        payload = None if input is UNSET else pack(input)
 
         async def act() -> RedriveResult:
             return await self._redriver.redrive_each(await self._group_ids(group), lambda _row: payload, None, version)

@@ -29,6 +29,20 @@ MAX_JOBS_PER_COMMIT = 200
 MAX_JOBS_IN_MEMORY = 10_000  # of one call; with more, each job is built twice: to check them all, then to add a few
 
 
+class EnqueuedJob(str):
+    """The id of a job. `existing` is True if its `key` or its `dedupe` key was used before: nothing was added.
+
+    Commands and routes show it. `app.enqueue` returns a plain `str`, which every encoder accepts."""
+
+    __slots__ = ("existing",)
+    existing: bool
+
+    def __new__(cls, id: str, existing: bool = False) -> EnqueuedJob:
+        job = super().__new__(cls, id)
+        job.existing = existing
+        return job
+
+
 class JobEnqueuer:
     """Enqueues jobs through one sink, with the options of their handler if it is known here."""
 
@@ -99,8 +113,9 @@ class JobEnqueuer:
         ids, unit = [job.id for job in jobs], Unit(self._runtime.new_unit_id(), jobs=jobs)
         receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if isinstance(receipt, Committed):
-            for position, holder in receipt.deduplicated.items():
-                ids[position] = holder
+            for position, is_new in enumerate(receipt.added):
+                if not is_new:
+                    ids[position] = EnqueuedJob(receipt.deduplicated.get(position, ids[position]), existing=True)
         return ids
 
     async def warn_if_unhandled(self, queue: str, name: str | None = None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from functools import partial
@@ -28,6 +27,7 @@ from ..ports.store import FeedItem
 from ..ports.unit import Committed, NewEvent, Refused, Unit
 from .arguments import check_function
 from .snapshots import TRIGGER_REDUCER, Reducer
+from .subscribers import Subscriber, Subscribers, Unsubscribe
 from .tagged_events import read_tagged, select_tagged
 from .views import StreamView
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.events")
 
-Subscriber = Callable[[Event], Awaitable[None] | None]
-Unsubscribe = Callable[[], None]
 LATEST = "latest"  # the cursor that stands for new events only
 FEED_PAGE = 500
 
@@ -93,8 +91,7 @@ class Events:
         self._app = app
         self._store = app.store
         self._bodies = app._bodies
-        self._by_kind: dict[str, list[Subscriber]] = {}
-        self._by_subject: dict[str, list[Subscriber]] = {}
+        self._subscribers = Subscribers()
         self._listening: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
 
@@ -291,7 +288,8 @@ class Events:
             kind: Kind of the events, such as "order.paid".
             handler: Function of the event, async or not.
         """
-        return await self._add(self._by_kind, kind, handler)
+        await self._start_listening()
+        return self._subscribers.add_for_kind(kind, handler)
 
     async def on_subject(self, subject: str, handler: Subscriber) -> Unsubscribe:
         """Call a function for every event about a run or job id from now on. Return a function that stops it.
@@ -300,7 +298,8 @@ class Events:
             subject: Id of the run or the job.
             handler: Function of the event, async or not.
         """
-        return await self._add(self._by_subject, subject, handler)
+        await self._start_listening()
+        return self._subscribers.add_for_subject(subject, handler)
 
     async def close(self) -> None:
         """Stop the subscriptions. `App.close` does it."""
@@ -327,20 +326,12 @@ class Events:
                     return
                 await listener.wait(1.0)
 
-    async def _add(self, table: dict[str, list[Subscriber]], key: str, handler: Subscriber) -> Unsubscribe:
+    async def _start_listening(self) -> None:
         async with self._starting:
             if self._listening is None:
                 newest = await self._store.feed(None)
                 cursor = newest[-1].cursor if newest else ""
                 self._listening = asyncio.create_task(self._listen(cursor), name="penstock-events")
-        table.setdefault(key, []).append(handler)
-
-        def stop() -> None:
-            handlers = table.get(key, [])
-            if handler in handlers:
-                handlers.remove(handler)
-
-        return stop
 
     async def _listen(self, cursor: str) -> None:
         # No caller awaits this task. If it ended, subscribers would silently receive nothing.
@@ -352,22 +343,9 @@ class Events:
                     cursor = item.cursor
                     if item.event.is_unreadable:
                         log.warning("%s", describe_unreadable(item.stream, item.event))
-                    await self._notify(item.event)
+                    await self._subscribers.notify(item.event)
                 if not items:
                     await listener.wait(1.0)
-
-    async def _notify(self, event: Event) -> None:
-        for handler in (*self._by_subject.get(event.subject, ()), *self._by_kind.get(event.kind, ())):
-            try:
-                answer = handler(event)
-                if inspect.isawaitable(answer):
-                    await answer
-            except Exception:
-                log.exception("a subscriber to %s raised", event.kind)
-            except asyncio.CancelledError:
-                if (me := asyncio.current_task()) is not None and me.cancelling():
-                    raise
-                log.exception("a subscriber to %s awaited something that was cancelled", event.kind)
 
 
 async def check_then_follow(check: Callable[[], Awaitable[Any]], events: AsyncIterator[Event]) -> AsyncIterator[Event]:

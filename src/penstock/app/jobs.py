@@ -24,6 +24,7 @@ from ..ports.unit import JobState, Unit
 from ..stores.child_results import error_text
 from ..worker.handler_inspection import Inspection
 from .arguments import build_dedupe, check_choice, check_list
+from .enqueuer import EnqueuedJob
 from .executions import ExecutionFrame, execute
 from .log_lines import LogView, build_filter, read_job_lines, read_run_lines
 from .views import ChildView, JobPage, JobView, add_stack, job_view, read_error
@@ -84,6 +85,46 @@ class Jobs:
             order_key: Jobs of the queue with the same key run one at a time, in the order in which they were committed.
             tx: A connection or session of your own; the job is added when its transaction commits.
         """
+        return str(
+            await self._enqueue(
+                queue,
+                input,
+                key=key,
+                name=name,
+                delay=delay,
+                at=at,
+                priority=priority,
+                retry=retry,
+                correlation_id=correlation_id,
+                dedupe=dedupe,
+                dedupe_ttl=dedupe_ttl,
+                keep_completed=keep_completed,
+                keep_failed=keep_failed,
+                order_key=order_key,
+                tx=tx,
+            )
+        )
+
+    async def _enqueue(
+        self,
+        queue: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        retry: RetryOption | None = None,
+        correlation_id: str | None = None,
+        dedupe: str | None = None,
+        dedupe_ttl: Duration | None = None,
+        keep_completed: KeepOption | None = None,
+        keep_failed: KeepOption | None = None,
+        order_key: str | None = None,
+        tx: Any = None,
+    ) -> EnqueuedJob:
+        """Enqueue a job and return its id, which says whether the job is new."""
         if tx is not None and dedupe is not None:
             raise BadArgument(
                 "dedupe= cannot be used with tx=: the job that holds the key is only known at commit. Use key= instead"
@@ -105,7 +146,7 @@ class Jobs:
                 order_key=order_key,
             ),
         )
-        return ids[0]
+        return ids[0] if isinstance(ids[0], EnqueuedJob) else EnqueuedJob(ids[0])
 
     async def enqueue_many(
         self,
@@ -135,7 +176,7 @@ class Jobs:
             order_key: Key of all these jobs: they run one at a time, in order.
             tx: A connection or session of your own; all or none of the jobs are added when its transaction commits.
         """
-        return await self._app._transactions.write(
+        ids = await self._app._transactions.write(
             tx,
             lambda writers: writers.jobs.enqueue(
                 queue,
@@ -149,6 +190,7 @@ class Jobs:
                 order_key=order_key,
             ),
         )
+        return [*map(str, ids)]
 
     async def enqueue_tree(self, tree: Node | Mapping[str, Any], *, correlation_id: str | None = None) -> JobTree:
         """Enqueue a job with its children, and theirs, in one commit, and return their ids.

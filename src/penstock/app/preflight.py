@@ -32,6 +32,12 @@ class PreflightReport(msgspec.Struct):
     runs: int = 0
     steps: int = 0
     problems: list[PreflightProblem] = []
+    files: list[str] = []  # why worker files, or handlers in them, are not loaded
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether every worker file is loaded and every open run can continue with it."""
+        return not self.broken and not self.files
 
     @property
     def broken(self) -> list[PreflightProblem]:
@@ -47,7 +53,7 @@ class PreflightReport(msgspec.Struct):
 async def check_runs(app: App, flow: str | None = None, accept: Sequence[str] = ()) -> PreflightReport:
     """Replay every open step of a store, or of one flow. Nothing is written; code outside `ctx.run` is executed."""
     accept = check_list(accept, "accept")
-    report = PreflightReport()
+    report = PreflightReport(files=[str(problem) for problem in app.registry.problems])
     async with open_checker(app) as checker:
         for status in OPEN_RUNS:
             async for row in _rows(app, flow, status):

@@ -15,6 +15,7 @@ from ..ports.store import JobRow, RunRow
 from ..ports.unit import FLOW, JobState
 from .arguments import UNSET
 from .redrive import RedriveResult
+from .run_handle import Run
 
 if TYPE_CHECKING:
     from .app import App
@@ -73,8 +74,8 @@ async def _last_jobs(app: App, run: str) -> dict[str, JobRow | None]:
     return {id: await app.store.job(id) for _, id in last.values()}
 
 
-async def replay_run(app: App, run: str, input: Any = UNSET, key: str | None = None) -> str:
-    """Start a new run of the same flow with the recorded input, or with another one, and return its id."""
+async def replay_run(app: App, run: str, input: Any = UNSET, key: str | None = None) -> Run[Any]:
+    """Start a new run of the same flow with the recorded input, or with another one."""
     row = await app._run_reader.row_of_kind(run, "replay", FLOW, DAG)
     first = await app.events.read(app._bodies.run(row.kind, run), limit=1)
     flow, recorded = _read_start(run, first[0] if first else None)

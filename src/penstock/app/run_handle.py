@@ -31,21 +31,34 @@ class Run(str, Generic[R]):
     It is a `str`: print it, store it, compare it with ids, use it as a key of a dict, and pass it wherever an id is
     accepted. A copy or a pickle of it is the plain id. `app.runs.handle(id)` returns the handle of an id.
 
+    `existing` is True if the idempotency key was used before: nothing was started, and this is the run of that key.
+    `differs` is True if that run was started with another input.
+
     `R` is the type of the result, to which `result()` converts the recorded JSON: what the function of the flow
     returns, or `result=`. Pass `result=` for a flow with several steps: its result is that of its last step, or a
     mapping of several, not what its first function returns. Without `result=`, it stays JSON.
     """
 
-    __slots__ = ("_flow", "_runs", "_type")
+    __slots__ = ("_flow", "_runs", "_type", "differs", "existing")
     _runs: Runs
     _flow: Callable[..., Any] | None
     _type: Any
+    existing: bool
+    differs: bool
 
     def __new__(
-        cls, id: str, runs: Runs, result: type[R] | None = None, flow: Callable[..., Any] | None = None
+        cls,
+        id: str,
+        runs: Any,
+        result: type[R] | None = None,
+        flow: Callable[..., Any] | None = None,
+        *,
+        existing: bool = False,
+        differs: bool = False,
     ) -> Run[R]:
         handle = super().__new__(cls, id)
         handle._runs, handle._type, handle._flow = runs, UNSET if result is None else result, flow
+        handle.existing, handle.differs = existing, differs
         return handle
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
@@ -79,7 +92,7 @@ class Run(str, Generic[R]):
         """
         value = await self._runs.result(self, timeout=timeout)
         if self._type is UNSET:
-            self._type = find_result_type(self._runs._app.registry, self._flow)
+            self._type = None if self._flow is None else find_result_type(self._runs._app.registry, self._flow)
         return cast(R, convert_result(value, self._type, f"the result of run {str(self)!r}"))
 
     async def cancel(self, reason: str = "cancelled by request") -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..commit.command_sink import CommandSink
 from ..commit.runtime import Runtime
@@ -16,6 +16,14 @@ from ..handlers.registry import Flow
 from ..worker.child_runs import RunStart
 from ..worker.engines import Engines, RunDefinition
 from .advice import Advice
+
+
+class Started(NamedTuple):
+    """The id of a run. With a key that was used before, nothing was started."""
+
+    id: str
+    existing: bool = False
+    differs: bool = False  # the run of the key was started with another input
 
 
 class RunStarter:
@@ -45,8 +53,8 @@ class RunStarter:
         priority: int | None = None,
         due: int = 0,
         tags: Mapping[str, str] | None = None,
-    ) -> tuple[str, bool]:
-        """Start a run. Return its id, and whether it is new: a key that was used before starts nothing.
+    ) -> Started:
+        """Start a run. A key that was used before starts nothing.
 
         The id is `key`, or else the key the flow declares, or else `default_key`, or else a UUIDv7.
         """
@@ -66,9 +74,11 @@ class RunStarter:
         else:
             start = RunStart(known.name, run, value, correlation or run, None, priority, due, own, kind=known.kind)
             is_new = await self._engines.of_run_kind(known.kind).start(start, self._sink)
-        if not is_new:
-            await self._advice.warn_about_other_input(self._runtime.bodies.run(known.kind, run), run, value)
-        return run, is_new
+        return await self.describe_start(known.kind, run, value, is_new=is_new)
+
+    async def describe_start(self, kind: str, run: str, input: Any, *, is_new: bool) -> Started:
+        """Return what a start did: a run that is not new may have another input."""
+        return Started(run) if is_new else Started(run, True, not await self._advice.check_same_input(kind, run, input))
 
     def new_id(self, key: str | None) -> str:
         """Return the id of a new run: its idempotency key, or a UUIDv7."""

@@ -105,7 +105,8 @@ class Runs:
         Args:
             flow: A flow's name, or the function marked with `@flow`.
             input: What the first step receives: any JSON value, dataclass, msgspec or pydantic model.
-            key: Idempotency key. It becomes the run's id; a key that exists starts nothing.
+            key: Idempotency key. It becomes the run's id; a key that exists starts nothing, and the handle's `existing`
+                is True. Its `differs` is True if the run of the key has another input.
             correlation_id: Stored with every event of the run. Default: the run's id.
             priority: Of the run's steps; lower runs first.
             delay: How long to wait before the first step is due, such as "10m".
@@ -115,8 +116,7 @@ class Runs:
                 flow's only step.
             tx: A connection or session of your own; the run starts when its transaction commits.
         """
-        run, _ = await self._start(flow, input, key, correlation_id, priority, delay, at, tags, result, tx)
-        return run
+        return await self._start(flow, input, key, correlation_id, priority, delay, at, tags, result, tx)
 
     async def _start(
         self,
@@ -130,13 +130,11 @@ class Runs:
         tags: Mapping[str, str] | None = None,
         result: Any = None,
         tx: Any = None,
-    ) -> tuple[Run[Any], bool]:
-        """Start a run. Return its handle, and whether it is new: a key that was used before starts nothing.
-
-        `app.start` calls it, so it checks its own arguments."""
+    ) -> Run[Any]:
+        """Start a run and return its handle. `app.start` calls it, so it checks its own arguments."""
         function = None if isinstance(flow, str) else flow
         known = flow if function is not None else check_optional_text(flow, "flow")
-        id, is_new = await self._app._transactions.write(
+        started = await self._app._transactions.write(
             tx,
             lambda writers: writers.runs.start(
                 cast(Any, known),
@@ -148,7 +146,7 @@ class Runs:
                 tags=tags,
             ),
         )
-        return Run(id, self, result, function), is_new
+        return Run(started.id, self, result, function, existing=started.existing, differs=started.differs)
 
     async def get(self, id: str) -> RunView:
         """Return a run's state, folded from its events. Raise UnknownRun if there is none.
@@ -565,7 +563,7 @@ class Runs:
         new, preview = await run_planned(
             self._store, id, dry_run, version, lambda: run_actions.replay_run(self._app, id, input, key)
         )
-        return Run(new, self) if preview is None else preview
+        return new if preview is None else preview
 
     @overload
     async def fork(

@@ -35,7 +35,7 @@ from .dags import DagComparison, Dags
 from .dead_letters import DeadLetters, ErrorGroup
 from .diagnosis import Check
 from .entities import Emission, Entities, EntitySummary, EntityType
-from .events import Events, Subscriber, Unsubscribe
+from .events import Events
 from .executions import ExecutionFrame
 from .export_file import ExportSource
 from .flows import Flows
@@ -49,6 +49,7 @@ from .run_handle import R, Run
 from .runs import I, Runs
 from .schedules import Schedules
 from .state import AppState
+from .subscribers import Subscriber, Unsubscribe
 from .tokens import Caller, Role, Token, Tokens
 from .views import (
     ChildView,
@@ -85,6 +86,16 @@ class SyncRun(str, Generic[R]):
     def id(self) -> str:
         """The id as a plain string."""
         return str(self)
+
+    @property
+    def existing(self) -> bool:
+        """Whether the idempotency key was used before: nothing was started."""
+        return self._run.existing
+
+    @property
+    def differs(self) -> bool:
+        """Whether the run of the key was started with another input."""
+        return self._run.differs
 
     def get(self) -> RunView:
         """Return the run's state, folded from its events. Raise UnknownRun if there is none."""
@@ -228,7 +239,8 @@ class SyncRuns:
         Args:
             flow: A flow's name, or the function marked with `@flow`.
             input: What the first step receives: any JSON value, dataclass, msgspec or pydantic model.
-            key: Idempotency key. It becomes the run's id; a key that exists starts nothing.
+            key: Idempotency key. It becomes the run's id; a key that exists starts nothing, and the handle's `existing`
+                is True. Its `differs` is True if the run of the key has another input.
             correlation_id: Stored with every event of the run. Default: the run's id.
             priority: Of the run's steps; lower runs first.
             delay: How long to wait before the first step is due, such as "10m".
@@ -1311,21 +1323,21 @@ class SyncDeadLetters:
 
     @overload
     def redrive(
-        self, id: str, *, input: Any = None, dry_run: Literal[False] = False, version: int | Preview | None = None
+        self, id: str, *, input: Any = UNSET, dry_run: Literal[False] = False, version: int | Preview | None = None
     ) -> RedriveResult: ...
 
     @overload
     def redrive(
-        self, id: str, *, input: Any = None, dry_run: Literal[True], version: int | Preview | None = None
+        self, id: str, *, input: Any = UNSET, dry_run: Literal[True], version: int | Preview | None = None
     ) -> Preview: ...
 
     @overload
     def redrive(
-        self, id: str, *, input: Any = None, dry_run: bool, version: int | Preview | None = None
+        self, id: str, *, input: Any = UNSET, dry_run: bool, version: int | Preview | None = None
     ) -> RedriveResult | Preview: ...
 
     def redrive(
-        self, id: str, *, input: Any = None, dry_run: bool = False, version: int | Preview | None = None
+        self, id: str, *, input: Any = UNSET, dry_run: bool = False, version: int | Preview | None = None
     ) -> RedriveResult | Preview:
         """Put one dead letter back to work.
 
@@ -1407,21 +1419,21 @@ class SyncDeadLetters:
 
     @overload
     def redrive_group(
-        self, group: str, *, input: Any = None, dry_run: Literal[False] = False, version: Preview | None = None
+        self, group: str, *, input: Any = UNSET, dry_run: Literal[False] = False, version: Preview | None = None
     ) -> RedriveResult: ...
 
     @overload
     def redrive_group(
-        self, group: str, *, input: Any = None, dry_run: Literal[True], version: Preview | None = None
+        self, group: str, *, input: Any = UNSET, dry_run: Literal[True], version: Preview | None = None
     ) -> Preview: ...
 
     @overload
     def redrive_group(
-        self, group: str, *, input: Any = None, dry_run: bool, version: Preview | None = None
+        self, group: str, *, input: Any = UNSET, dry_run: bool, version: Preview | None = None
     ) -> RedriveResult | Preview: ...
 
     def redrive_group(
-        self, group: str, *, input: Any = None, dry_run: bool = False, version: Preview | None = None
+        self, group: str, *, input: Any = UNSET, dry_run: bool = False, version: Preview | None = None
     ) -> RedriveResult | Preview:
         """Put the dead letters of an error group back to work, those of all queues.
 
@@ -2566,7 +2578,8 @@ class SyncShortcuts:
         Args:
             flow: A flow's name, or the function marked with `@flow`.
             input: What the first step receives: any JSON value, dataclass, msgspec or pydantic model.
-            key: Idempotency key. It becomes the run's id; a key that exists starts nothing.
+            key: Idempotency key. It becomes the run's id; a key that exists starts nothing, and the handle's `existing`
+                is True. Its `differs` is True if the run of the key has another input.
             correlation_id: Stored with every event of the run. Default: the run's id.
             priority: Of the run's steps; lower runs first.
             delay: How long to wait before the first step is due, such as "10m".

@@ -37,6 +37,7 @@ STATE_PREFIX = "auth/"
 IN_USE = "in_use"  # a key that stays while there is a token: the list of keys may be damaged
 # A revoked token works at most five seconds longer: a server asks the store again after this time, and asks as often
 # for the callers of open streams and sockets (`http/admission.py`).
+MIN_LIFETIME_MS = 1000
 TOKEN_CACHE_MS = 2_500
 TICKET_TTL_MS = 30_000
 MAX_TOKEN_CHARS, MAX_TICKET_CHARS = 500, 100
@@ -122,8 +123,11 @@ class Tokens:
         check_name(name, "name of a token")
         if not isinstance(role, str) or role not in ROLES:
             raise BadArgument(f"role must be one of {', '.join(ROLES)}, got {shorten(role)}")
+        lifetime_ms = to_ms(expires) if expires is not None else None
+        if lifetime_ms is not None and lifetime_ms < MIN_LIFETIME_MS:
+            raise BadArgument(f"expires must be at least 1s, such as 30d, got {shorten(expires)}; omit it for no end")
         id, secret, now = secrets.token_hex(6), secrets.token_urlsafe(32), self._clock.now_ms()
-        stored = _StoredToken(name, role, _hash(secret), now, now + to_ms(expires) if expires is not None else None)
+        stored = _StoredToken(name, role, _hash(secret), now, now + lifetime_ms if lifetime_ms is not None else None)
         await self._state.set(IN_USE, True)
         await self._state.set(f"token/{id}", msgspec.to_builtins(stored))
         self._any = (now, True)

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import quote
 
 from ..app.redrive import RedriveResult
 from ..app.tokens import token_namespace
 from ..client import Client
+from ..commit.preview import Preview
 from ..core.clock import Clock, SystemClock
 from ..core.errors import NeedsStore, NotFound
 from ..core.events import Event, EventBodies
@@ -86,26 +86,13 @@ class _Facet:
             raise needs_store(f"{self._name}.{name.lstrip('_')}")
         return found
 
-    async def _start(self, flow: str, input: Any, *, key: str | None = None, **options: Any) -> tuple[str, bool]:
-        """Start a run and return its id, and whether it is new."""
-        exists = key is not None and await self._app.store.run(key) is not None
-        return str(await self._facet.start(flow, input, key=key, **options)), not exists
-
 
 class _RemoteWaits(_Facet):
     """Waits: the server records where a trigger was fired from."""
 
-    async def fire(self, token: str, data: Any = None, *, signature: object = None, source: str = "") -> str:  # noqa: ARG002
+    async def fire(self, token: str, data: Any = None, *, signature: Any = None, source: str = "") -> str:  # noqa: ARG002
         """Fire a trigger by its token or its URL."""
-        return str(await self._facet.fire(token.rpartition("/")[2], data))
-
-    async def resolve(self, id: str, data: Any = None, *, by: object = None, **options: Any) -> Any:  # noqa: ARG002
-        """Resolve a wait. The server records the name of the token as `by`."""
-        return await self._facet.resolve(id, data, **options)
-
-    async def cancel(self, id: str, *, by: object = None, **options: Any) -> Any:  # noqa: ARG002
-        """Cancel a wait."""
-        return await self._facet.cancel(id, **options)
+        return str(await self._facet.fire(token, data, signature=signature))
 
 
 class _RemoteDeadLetters(_Facet):
@@ -115,21 +102,23 @@ class _RemoteDeadLetters(_Facet):
         self,
         queue: str,
         *,
-        where: Callable[[DeadLetter], bool],
+        where: Callable[[DeadLetter], bool] | None = None,
         change: Callable[[Any], Any] | None = None,
         limit: int | None = None,
         dry_run: bool = False,
-    ) -> RedriveResult:
+    ) -> RedriveResult | Preview:
         """Redrive the dead letters of a queue that a function selects."""
+        if where is None and change is None:
+            return await self._facet.redrive_all(queue, limit=limit, dry_run=dry_run)  # type: ignore[no-any-return]
         if dry_run:
-            raise needs_store("dlq redrive --all --dry-run")
+            raise needs_store("dlq redrive --all --dry-run with --error or --input")
         done, after = RedriveResult({}, {}), None
         while page := await self._facet.list(queue, after=after, limit=PAGE_LETTERS):
             after = page[-1][0]
             for id, letter in page:
                 if limit is not None and len(done.sent) >= limit:
                     return done
-                if where(letter):
+                if where is None or where(letter):
                     more = {} if change is None else {"input": change(letter.original_data)}
                     one = await self._facet.redrive(id, **more)
                     done.sent.update(one.sent)
@@ -150,10 +139,8 @@ class _RemoteWebhooks(_Facet):
         source: str = "",  # noqa: ARG002
     ) -> WebhookReceipt:
         """Send one call to a webhook."""
-        connection = self._app._client._connection
-        return await connection.send(
-            method.upper(), WebhookReceipt, "/api/webhooks/" + quote(path), content=body, headers=headers
-        )
+        receipt: WebhookReceipt = await self._facet.receive(path, method, headers, body)
+        return receipt
 
 
 _FACETS: Mapping[str, type[_Facet]] = {

@@ -6,11 +6,12 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import httpx
 
 from ..app.diagnosis import Check
+from ..app.run_handle import R, Run
 from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from ..core.retry import RetryOption
@@ -38,7 +39,7 @@ class Client:
 
         async with Client("https://ops.example.com", token="pst_…") as client:
             run = await client.start("shop", {"order": 7})
-            print(await client.result(run))
+            print(await run.result(timeout="1m"))
 
     Args:
         url: Address of the server: what `penstock serve` prints.
@@ -73,6 +74,7 @@ class Client:
 
     async def close(self) -> None:
         """Close the connections. `async with` does it."""
+        await self.events.close()
         await self._connection.close()
 
     async def __aenter__(self) -> Self:
@@ -82,6 +84,36 @@ class Client:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @overload
+    async def start(
+        self,
+        flow: str,
+        input: Any = None,
+        *,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tags: Mapping[str, str] | None = None,
+        result: None = None,
+    ) -> Run[Any]: ...
+
+    @overload
+    async def start(
+        self,
+        flow: str,
+        input: Any = None,
+        *,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tags: Mapping[str, str] | None = None,
+        result: type[R],
+    ) -> Run[R]: ...
 
     async def start(
         self,
@@ -94,18 +126,21 @@ class Client:
         delay: Duration | None = None,
         at: datetime | None = None,
         tags: Mapping[str, str] | None = None,
-    ) -> str:
-        """Start a run of a flow and return its id. Short for `client.runs.start`.
+        result: Any = None,
+    ) -> Run[Any]:
+        """Start a run of a flow and return its handle: its id, with methods. Short for `client.runs.start`.
 
         Args:
             flow: The flow's name.
             input: What the first step receives: any JSON value, dataclass, msgspec or pydantic model.
-            key: Idempotency key. It becomes the run's id; a key that exists starts nothing.
+            key: Idempotency key. It becomes the run's id; a key that exists starts nothing, and the handle's `existing`
+                is True. Its `differs` is True if the run of the key has another input.
             correlation_id: Stored with every event of the run. Default: the run's id.
             priority: Of the run's steps; lower runs first.
             delay: How long to wait before the first step is due, such as "10m".
             at: When the first step is due, a datetime with a time zone. Instead of `delay`.
             tags: Names and values to find the run by.
+            result: Type of the run's result, for `run.result()`. Default: as JSON.
         """
         return await self.runs.start(
             flow,
@@ -116,6 +151,7 @@ class Client:
             delay=delay,
             at=at,
             tags=tags,
+            result=result,
         )
 
     async def emit(

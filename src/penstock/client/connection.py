@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar
@@ -12,6 +13,8 @@ import httpx
 import msgspec
 
 from .. import errors as error_tree
+from ..app.arguments import UNSET
+from ..app.store_urls import mask
 from ..commit.preview import Preview
 from ..core.errors import BadArgument, ConfigError, PenstockError, StoreUnavailable
 from ..core.payload import to_plain
@@ -24,6 +27,8 @@ CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 120.0
 MAX_PARAMETER_CHARS = 20_000  # of one parameter of a query
 MAX_NUMBER = 10**30
+NULL: Any = object()  # a field of a body whose value is null; those that are None are left out
+_TOKEN = re.compile(r"[!-~]+")
 _CLASSES: dict[str, type[PenstockError]] = {
     cls.code: cls for cls in map(error_tree.__dict__.get, error_tree.__all__) if cls is not None
 }
@@ -61,11 +66,14 @@ class Connection:
     ) -> None:
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
             raise ConfigError(f"the URL of a server starts with http:// or https://, got {shorten(url, 200)}")
-        headers = {"authorization": f"Bearer {token}"} if token is not None else {}
+        headers = {"authorization": f"Bearer {_check_token(token)}"} if token is not None else {}
         timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         self.url = url.rstrip("/")
         self._always = {"reveal": "true"} if reveal else {}
-        self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
+        try:
+            self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
+        except (httpx.InvalidURL, ValueError):  # their text has the URL, and with it a password
+            raise ConfigError(f"the URL of the server is not valid: {shorten(mask(url), 200)}") from None
 
     async def close(self) -> None:
         """Close the connections."""
@@ -128,7 +136,7 @@ class Connection:
         """Send a request and return the decoded answer."""
         content = None
         if body is not None:
-            given = {key: value for key, value in body.items() if value is not None}
+            given = {key: None if value is NULL else value for key, value in body.items() if value is not None}
             content = msgspec.json.encode(to_plain(given, "the request"))
         return await self.send(method, kind, *path, query=query, content=content, read_timeout_s=read_timeout_s)
 
@@ -188,14 +196,20 @@ class Connection:
         except httpx.HTTPError as problem:
             raise self._unavailable(problem) from problem
 
-    async def follow(self, *path: str, after: str | None, **query: Any) -> AsyncGenerator[Message]:
-        """Yield the messages of an event stream. Reconnect after the last one whenever the connection ends."""
+    async def follow(
+        self, *path: str, after: str | None, opened: asyncio.Event | None = None, **query: Any
+    ) -> AsyncGenerator[Message]:
+        """Yield the messages of an event stream. Reconnect after the last one whenever the connection ends.
+
+        `opened` is set as soon as the server has named the place from which it sends."""
         cursor, pause = after, RECONNECT_PAUSE_S
         while True:
             try:
                 async with aclosing(self._messages(join_path(path), cursor, show_query(query))) as messages:
                     async for message in messages:
                         cursor, pause = message.id or cursor, RECONNECT_PAUSE_S
+                        if opened is not None:
+                            opened.set()
                         if message.name in ("message", "snapshot"):
                             yield message
             except httpx.HTTPError:
@@ -227,9 +241,16 @@ class Connection:
 
     def _unavailable(self, problem: Exception) -> StoreUnavailable:
         return StoreUnavailable(
-            f"the server {self.url} does not answer ({type(problem).__name__}: {problem}); check the URL and that "
-            "`penstock serve` runs"
+            f"the server {mask(self.url)} does not answer ({type(problem).__name__}: {problem}); check the URL and "
+            "that `penstock serve` runs"
         )
+
+
+def _check_token(token: str) -> str:
+    """Return a token that a header can hold. The error does not show it."""
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        raise ConfigError("the token has a space, a line end or a letter that no token has; copy it in full, and alone")
+    return token
 
 
 async def read_messages(answer: httpx.Response) -> AsyncGenerator[Message]:
@@ -281,6 +302,11 @@ def read_error(status: int, body: bytes) -> PenstockError:
     problem = cls.__new__(cls)
     problem.args = (message,)
     return problem
+
+
+def show_input(input: Any) -> dict[str, Any]:
+    """Return the field `input` of a body: none for UNSET, and null for None."""
+    return {} if input is UNSET else {"input": NULL if input is None else input}
 
 
 def show_query(query: Mapping[str, Any]) -> dict[str, Any]:

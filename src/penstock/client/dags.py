@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ..app.dags import DagComparison
+from ..app.run_handle import Run
 from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from ..dags.breakers import BreakerState
@@ -17,6 +18,7 @@ from ..dags.catalog import DagSummary
 from ..dags.definition import Dag, read_dag
 from ..dags.warnings import DagWarning
 from .connection import Connection
+from .runs import Runs, StartedRun
 from .times import show_duration
 
 DAG, RUN = "/api/_dags/{}", "/api/_dags/runs/{}"
@@ -135,8 +137,8 @@ class Dags:
         delay: Duration | None = None,
         at: datetime | None = None,
         tags: Mapping[str, str] | None = None,
-    ) -> str:
-        """Start a run of a dag and return its id.
+    ) -> Run[Any]:
+        """Start a run of a dag and return its handle.
 
         Args:
             id: The dag's id.
@@ -149,7 +151,8 @@ class Dags:
             at: When the first nodes are due, a datetime with a time zone. Instead of `delay`.
             tags: Names and values to find the run by.
         """
-        return await self._connection.post_for_id(
+        started = await self._connection.post(
+            StartedRun,
             DAG + "/start",
             id,
             input=input,
@@ -161,6 +164,7 @@ class Dags:
             at=at,
             tags=tags,
         )
+        return started.make_handle(Runs(self._connection))
 
     async def retry(self, run: str, *, node: str | None = None) -> Sequence[str]:
         """Run the failed nodes of a run again, and return their new jobs. Nodes that completed are not run again.

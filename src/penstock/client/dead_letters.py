@@ -14,7 +14,7 @@ from ..commit.preview import Preview
 from ..core.argument_checks import check_arguments
 from ..core.errors import UnknownJob
 from ..jobs.dead_letters import DeadLetter
-from .connection import Connection, Page
+from .connection import Connection, Page, show_input
 from .runs import Redriven
 
 LETTER = "/api/_dlq/letters/{}"
@@ -27,6 +27,11 @@ class _Bulk(msgspec.Struct):
     sent: dict[str, str] = {}
     refused: dict[str, str] = {}
     removed: int = 0
+    preview: Preview | None = None
+
+    @property
+    def result(self) -> RedriveResult | Preview:
+        return RedriveResult(self.sent, self.refused) if self.preview is None else self.preview
 
 
 class _Letter(msgspec.Struct):
@@ -122,20 +127,41 @@ class DeadLetters:
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        more = {} if input is UNSET else {"input": input}
+        body = show_input(input)
         done = await self._connection.act(
-            Redriven, LETTER + "/redrive", id, dry_run=dry_run, version=version, body=more
+            Redriven, LETTER + "/redrive", id, dry_run=dry_run, version=version, body=body
         )
         return done.result
 
-    async def redrive_all(self, queue: str, *, limit: int | None = None) -> RedriveResult:
+    @overload
+    async def redrive_all(
+        self, queue: str, *, limit: int | None = None, dry_run: Literal[False] = False, version: Preview | None = None
+    ) -> RedriveResult: ...
+
+    @overload
+    async def redrive_all(
+        self, queue: str, *, limit: int | None = None, dry_run: Literal[True], version: Preview | None = None
+    ) -> Preview: ...
+
+    @overload
+    async def redrive_all(
+        self, queue: str, *, limit: int | None = None, dry_run: bool, version: Preview | None = None
+    ) -> RedriveResult | Preview: ...
+
+    async def redrive_all(
+        self, queue: str, *, limit: int | None = None, dry_run: bool = False, version: Preview | None = None
+    ) -> RedriveResult | Preview:
         """Redrive the dead letters of a queue.
 
         Args:
             queue: The queue whose jobs failed.
             limit: Maximum number of dead letters. Default: all.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: A Preview: refuse the dead letters whose run has moved on since, and those that are new.
         """
-        return await self._connection.post(RedriveResult, "/api/_dlq/{}/redrive", queue, limit=limit, confirm=True)
+        body = {"limit": limit, "confirm": True, "preview": version}
+        done = await self._connection.act(_Bulk, "/api/_dlq/{}/redrive", queue, dry_run=dry_run, body=body)
+        return done.result
 
     async def discard(self, id: str) -> bool:
         """Delete a dead letter for good.
@@ -145,17 +171,36 @@ class DeadLetters:
         """
         return (await self._connection.delete(dict[str, bool], LETTER, id))["ok"]
 
-    async def redrive_group(self, group: str, *, input: Any = UNSET) -> RedriveResult:
+    @overload
+    async def redrive_group(
+        self, group: str, *, input: Any = UNSET, dry_run: Literal[False] = False, version: Preview | None = None
+    ) -> RedriveResult: ...
+
+    @overload
+    async def redrive_group(
+        self, group: str, *, input: Any = UNSET, dry_run: Literal[True], version: Preview | None = None
+    ) -> Preview: ...
+
+    @overload
+    async def redrive_group(
+        self, group: str, *, input: Any = UNSET, dry_run: bool, version: Preview | None = None
+    ) -> RedriveResult | Preview: ...
+
+    async def redrive_group(
+        self, group: str, *, input: Any = UNSET, dry_run: bool = False, version: Preview | None = None
+    ) -> RedriveResult | Preview:
         """Put the dead letters of an error group back to work, those of all queues.
 
         Args:
             group: Id of the group; see `groups`.
             input: Another input instead of the recorded ones.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: A Preview: refuse the dead letters whose run has moved on since, and those that are new.
         """
-        more = {} if input is UNSET else {"input": input}
-        done = await self._connection.post(_Bulk, GROUP + "/redrive", group, confirm=True, **more)
+        body = {"confirm": True, "preview": version, **show_input(input)}
+        done = await self._connection.act(_Bulk, GROUP + "/redrive", group, dry_run=dry_run, body=body)
         _check_group(done, group)
-        return RedriveResult(done.sent, done.refused)
+        return done.result
 
     async def discard_group(self, group: str) -> int:
         """Delete the dead letters of an error group for good, and return how many.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import aclosing
 from typing import Any, Literal, overload
 
 import msgspec
 
+from ..app.subscribers import Subscriber, Subscribers, Unsubscribe
 from ..app.views import StreamView
 from ..commit.preview import Preview
 from ..core.argument_checks import check_arguments
@@ -46,6 +48,9 @@ class Events:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._subscribers = Subscribers()
+        self._listening: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
 
     @overload
     async def emit(
@@ -261,6 +266,59 @@ class Events:
                 async for message in messages:
                     live = msgspec.json.decode(message.data, type=_Envelope)
                     yield FeedItem(message.id, live.stream, live.record)
+
+    async def on_kind(self, kind: str, handler: Subscriber) -> Unsubscribe:
+        """Call a function for every event of a kind, in any stream, from now on. Return a function that stops it.
+
+        Args:
+            kind: Kind of the events, such as "order.paid".
+            handler: Function of the event, async or not.
+        """
+        await self._start_listening()
+        return self._subscribers.add_for_kind(kind, handler)
+
+    async def on_subject(self, subject: str, handler: Subscriber) -> Unsubscribe:
+        """Call a function for every event about a run or job id from now on. Return a function that stops it.
+
+        Args:
+            subject: Id of the run or the job.
+            handler: Function of the event, async or not.
+        """
+        await self._start_listening()
+        return self._subscribers.add_for_subject(subject, handler)
+
+    async def close(self) -> None:
+        """Stop the subscriptions. `Client.close` does it."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.wait((self._listening,))
+            self._listening = None
+
+    async def _start_listening(self) -> None:
+        """Follow all events, and wait until the server does: none after this call is missed."""
+        async with self._starting:
+            if self._listening is not None and self._listening.done():
+                self._listening = None
+            if self._listening is not None:
+                return
+            opened = asyncio.Event()
+            task = asyncio.create_task(self._listen(opened), name="penstock-client-events")
+            opening = asyncio.create_task(opened.wait())
+            try:
+                await asyncio.wait((task, opening), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                opening.cancel()
+                if not opened.is_set():
+                    task.cancel()
+            if task.done():
+                await task  # it raises what the server refused
+            self._listening = task
+
+    async def _listen(self, opened: asyncio.Event) -> None:
+        messages = self._connection.follow("/api/_events/stream", after=None, opened=opened)
+        async with aclosing(messages):
+            async for message in messages:
+                await self._subscribers.notify(msgspec.json.decode(message.data, type=_Envelope).record)
 
 
 def _split(stream: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 import msgspec
 
 from ..app.arguments import check_list
+from ..app.enqueuer import EnqueuedJob
 from ..app.executions import ExecutionFrame
 from ..app.log_lines import LogView
 from ..app.views import ChildView, JobPage, JobView
@@ -33,6 +34,11 @@ class _Jobs(msgspec.Struct, rename="camel"):
     items: list[JobView]
     next: str | None = None
     is_cut: bool = False
+
+
+class _Enqueued(msgspec.Struct):
+    id: str
+    existing: bool = False
 
 
 @check_arguments
@@ -78,7 +84,46 @@ class Jobs:
             keep_failed: The same for a job that failed.
             order_key: Jobs of the queue with the same key run one at a time, in the order in which they were committed.
         """
-        return await self._connection.post_for_id(
+        return str(
+            await self._enqueue(
+                queue,
+                input,
+                key=key,
+                name=name,
+                delay=delay,
+                at=at,
+                priority=priority,
+                retry=retry,
+                correlation_id=correlation_id,
+                dedupe=dedupe,
+                dedupe_ttl=dedupe_ttl,
+                keep_completed=keep_completed,
+                keep_failed=keep_failed,
+                order_key=order_key,
+            )
+        )
+
+    async def _enqueue(
+        self,
+        queue: str,
+        input: Any = None,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        retry: RetryOption | None = None,
+        correlation_id: str | None = None,
+        dedupe: str | None = None,
+        dedupe_ttl: Duration | None = None,
+        keep_completed: KeepOption | None = None,
+        keep_failed: KeepOption | None = None,
+        order_key: str | None = None,
+    ) -> EnqueuedJob:
+        """Enqueue a job and return its id, which says whether the job is new."""
+        added = await self._connection.post(
+            _Enqueued,
             "/api/_queue/{}/jobs",
             queue,
             input=input,
@@ -95,6 +140,7 @@ class Jobs:
             keepFailed=keep_failed,
             orderKey=order_key,
         )
+        return EnqueuedJob(added.id, added.existing)
 
     async def enqueue_many(
         self,

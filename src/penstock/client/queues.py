@@ -126,15 +126,17 @@ class Queues:
         """
         return await self._connection.get(QueueKeysView, QUEUE + "/keys", queue, limit=limit)
 
-    async def events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
+    async def events(self, queue: str, *, after: str | None = None, shared: bool = False) -> AsyncIterator[Event]:
         """Iterate over the job events of a queue, then follow it live.
 
         Args:
             queue: The queue's name.
             after: Id of the last event seen. Default: from the beginning.
+            shared: On Redis, include jobs that BullMQ workers of other programs run. `after` is then an id of such an
+                event. Elsewhere it makes no difference.
         """
         await self.counts(queue)
-        messages = self._connection.follow("/api/_events/queue/{}/stream", queue, after=after or "")
+        messages = self._connection.follow(QUEUE + "/events", queue, after=after or "", shared=shared)
         async with aclosing(messages):
             async for message in messages:
                 yield msgspec.json.decode(message.data, type=Event)

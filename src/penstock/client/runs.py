@@ -14,6 +14,7 @@ from ..app.log_lines import LogView
 from ..app.preflight import PreflightReport
 from ..app.redrive import RedriveResult
 from ..app.run_bulk import BulkAction, BulkResult
+from ..app.run_handle import R, Run
 from ..app.views import RunSummary
 from ..commit.preview import Preview
 from ..core.argument_checks import check_arguments, check_tags
@@ -24,16 +25,24 @@ from ..core.payload import to_plain
 from ..core.text import shorten
 from ..flows.reducer import RunView
 from ..handlers.attributes import attribute_texts
-from .connection import Connection, Page
+from .connection import Connection, Page, show_input
 from .times import show_duration, show_time, show_timeout
 
 RUN = "/api/_run/{}"
 Reasons = Ids = dict[str, list[str]]
 
 
-class _Replayed(msgspec.Struct):
+class StartedRun(msgspec.Struct):
+    """A run that was started, or what would be written."""
+
     id: str = ""
+    existing: bool = False
+    differs: bool = False
     preview: Preview | None = None
+
+    def make_handle(self, runs: Any, result: Any = None) -> Run[Any]:
+        """Return the handle that App returns."""
+        return Run(self.id, runs, result, existing=self.existing, differs=self.differs)
 
 
 class Redriven(msgspec.Struct):
@@ -56,6 +65,7 @@ class Runs:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    @overload
     async def start(
         self,
         flow: str,
@@ -67,20 +77,53 @@ class Runs:
         delay: Duration | None = None,
         at: datetime | None = None,
         tags: Mapping[str, str] | None = None,
-    ) -> str:
-        """Start a run of a flow and return its id.
+        result: None = None,
+    ) -> Run[Any]: ...
+
+    @overload
+    async def start(
+        self,
+        flow: str,
+        input: Any = None,
+        *,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tags: Mapping[str, str] | None = None,
+        result: type[R],
+    ) -> Run[R]: ...
+
+    async def start(
+        self,
+        flow: str,
+        input: Any = None,
+        *,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tags: Mapping[str, str] | None = None,
+        result: Any = None,
+    ) -> Run[Any]:
+        """Start a run of a flow and return its handle: its id, with methods such as `result`.
 
         Args:
             flow: The flow's name.
             input: What the first step receives: any JSON value, dataclass, msgspec or pydantic model.
-            key: Idempotency key. It becomes the run's id; a key that exists starts nothing.
+            key: Idempotency key. It becomes the run's id; a key that exists starts nothing, and the handle's `existing`
+                is True. Its `differs` is True if the run of the key has another input.
             correlation_id: Stored with every event of the run. Default: the run's id.
             priority: Of the run's steps; lower runs first.
             delay: How long to wait before the first step is due, such as "10m".
             at: When the first step is due, a datetime with a time zone. Instead of `delay`.
             tags: Names and values to find the run by.
+            result: Type of the run's result, for `run.result()`. Default: as JSON.
         """
-        return await self._connection.post_for_id(
+        started = await self._connection.post(
+            StartedRun,
             "/api/_flow/{}/runs",
             flow,
             input=input,
@@ -91,6 +134,22 @@ class Runs:
             at=at,
             tags=tags,
         )
+        return started.make_handle(self, result)
+
+    @overload
+    def handle(self, id: str) -> Run[Any]: ...
+
+    @overload
+    def handle(self, id: str, result: type[R]) -> Run[R]: ...
+
+    def handle(self, id: str, result: Any = None) -> Run[Any]:
+        """Return the handle of a run by its id. Nothing is read: its methods raise UnknownRun if there is no such run.
+
+        Args:
+            id: The run's id.
+            result: Type of the run's result, for `run.result()`. Default: as JSON.
+        """
+        return Run(id, self, result)
 
     async def get(self, id: str) -> RunView:
         """Return a run's state, folded from its events.
@@ -336,7 +395,7 @@ class Runs:
         key: str | None = None,
         dry_run: Literal[False] = False,
         version: int | Preview | None = None,
-    ) -> str: ...
+    ) -> Run[Any]: ...
 
     @overload
     async def replay(
@@ -358,7 +417,7 @@ class Runs:
         key: str | None = None,
         dry_run: bool,
         version: int | Preview | None = None,
-    ) -> str | Preview: ...
+    ) -> Run[Any] | Preview: ...
 
     async def replay(
         self,
@@ -368,8 +427,8 @@ class Runs:
         key: str | None = None,
         dry_run: bool = False,
         version: int | Preview | None = None,
-    ) -> str | Preview:
-        """Start a new run of the same flow with the recorded input, and return its id.
+    ) -> Run[Any] | Preview:
+        """Start a new run of the same flow with the recorded input, and return its handle.
 
         Args:
             id: The run to replay.
@@ -378,11 +437,9 @@ class Runs:
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        more = {} if input is UNSET else {"input": input}
-        done = await self._connection.act(
-            _Replayed, RUN + "/replay", id, dry_run=dry_run, version=version, body={"key": key, **more}
-        )
-        return done.id if done.preview is None else done.preview
+        body = {"key": key, **show_input(input)}
+        done = await self._connection.act(StartedRun, RUN + "/replay", id, dry_run=dry_run, version=version, body=body)
+        return done.make_handle(self) if done.preview is None else done.preview
 
     async def bulk(
         self,
@@ -540,7 +597,7 @@ class Runs:
         key: str | None = None,
         dry_run: Literal[False] = False,
         version: int | Preview | None = None,
-    ) -> str: ...
+    ) -> Run[Any]: ...
 
     @overload
     async def fork(
@@ -556,7 +613,7 @@ class Runs:
     @overload
     async def fork(
         self, id: str, event: str, *, key: str | None = None, dry_run: bool, version: int | Preview | None = None
-    ) -> str | Preview: ...
+    ) -> Run[Any] | Preview: ...
 
     async def fork(
         self,
@@ -566,8 +623,8 @@ class Runs:
         key: str | None = None,
         dry_run: bool = False,
         version: int | Preview | None = None,
-    ) -> str | Preview:
-        """Start a new run with the past of a run up to an event, and return its id.
+    ) -> Run[Any] | Preview:
+        """Start a new run with the past of a run up to an event, and return its handle.
 
         Args:
             id: The run to fork.
@@ -578,9 +635,9 @@ class Runs:
             version: The version of the run to fork, or a Preview: raise RunMoved if it has moved on since.
         """
         done = await self._connection.act(
-            _Replayed, RUN + "/fork", id, dry_run=dry_run, version=version, body={"event": event, "key": key}
+            StartedRun, RUN + "/fork", id, dry_run=dry_run, version=version, body={"event": event, "key": key}
         )
-        return done.id if done.preview is None else done.preview
+        return done.make_handle(self) if done.preview is None else done.preview
 
     async def diagram(self, id: str) -> dict[str, Any]:
         """Return the graph that a run goes through, `{"nodes": […], "edges": […], "version": …, "isLoaded": …}`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, cast, overload
 
@@ -17,6 +17,9 @@ from ..app.portal import Portal
 from ..app.preflight import PreflightReport
 from ..app.redrive import RedriveResult
 from ..app.run_bulk import BulkAction, BulkResult
+from ..app.run_handle import R
+from ..app.subscribers import Subscriber, Unsubscribe
+from ..app.sync_facets import SyncRun
 from ..app.tokens import VIEWER, Role, Token
 from ..app.views import (
     ChildView,
@@ -37,12 +40,14 @@ from ..context.state import StatePage
 from ..core.durations import Duration
 from ..core.events import Event
 from ..core.retry import RetryOption
+from ..core.signatures import Signature
 from ..dags.breakers import BreakerState
 from ..dags.catalog import DagSummary
 from ..dags.definition import Dag
 from ..dags.warnings import DagWarning
 from ..entities.reducer import EntityView, TransitionView
 from ..flows.reducer import RunView
+from ..flows.webhook_commands import WebhookReceipt
 from ..handlers.options import KeepOption
 from ..handlers.webhooks import KEY_HEADER, Webhook
 from ..jobs.dead_letters import DeadLetter
@@ -73,6 +78,7 @@ class SyncRuns:
         self._portal = portal
         self._facet = facet
 
+    @overload
     def start(
         self,
         flow: str,
@@ -84,31 +90,82 @@ class SyncRuns:
         delay: Duration | None = None,
         at: datetime | None = None,
         tags: Mapping[str, str] | None = None,
-    ) -> str:
-        """Start a run of a flow and return its id.
+        result: None = None,
+    ) -> SyncRun[Any]: ...
+
+    @overload
+    def start(
+        self,
+        flow: str,
+        input: Any = None,
+        *,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tags: Mapping[str, str] | None = None,
+        result: type[R],
+    ) -> SyncRun[R]: ...
+
+    def start(
+        self,
+        flow: str,
+        input: Any = None,
+        *,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tags: Mapping[str, str] | None = None,
+        result: Any = None,
+    ) -> SyncRun[Any]:
+        """Start a run of a flow and return its handle: its id, with methods such as `result`.
 
         Args:
             flow: The flow's name.
             input: What the first step receives: any JSON value, dataclass, msgspec or pydantic model.
-            key: Idempotency key. It becomes the run's id; a key that exists starts nothing.
+            key: Idempotency key. It becomes the run's id; a key that exists starts nothing, and the handle's `existing`
+                is True. Its `differs` is True if the run of the key has another input.
             correlation_id: Stored with every event of the run. Default: the run's id.
             priority: Of the run's steps; lower runs first.
             delay: How long to wait before the first step is due, such as "10m".
             at: When the first step is due, a datetime with a time zone. Instead of `delay`.
             tags: Names and values to find the run by.
+            result: Type of the run's result, for `run.result()`. Default: as JSON.
         """
-        return self._portal.call(
-            self._facet.start(
-                cast(Any, flow),
-                input,
-                key=key,
-                correlation_id=correlation_id,
-                priority=priority,
-                delay=delay,
-                at=at,
-                tags=tags,
-            )
+        return SyncRun(
+            self._portal,
+            self._portal.call(
+                self._facet.start(
+                    cast(Any, flow),
+                    input,
+                    key=key,
+                    correlation_id=correlation_id,
+                    priority=priority,
+                    delay=delay,
+                    at=at,
+                    tags=tags,
+                    result=result,
+                )
+            ),
         )
+
+    @overload
+    def handle(self, id: str) -> SyncRun[Any]: ...
+
+    @overload
+    def handle(self, id: str, result: type[R]) -> SyncRun[R]: ...
+
+    def handle(self, id: str, result: Any = None) -> SyncRun[Any]:
+        """Return the handle of a run by its id. Nothing is read: its methods raise UnknownRun if there is no such run.
+
+        Args:
+            id: The run's id.
+            result: Type of the run's result, for `run.result()`. Default: as JSON.
+        """
+        return SyncRun(self._portal, self._facet.handle(id, result))
 
     def get(self, id: str) -> RunView:
         """Return a run's state, folded from its events.
@@ -342,7 +399,7 @@ class SyncRuns:
         key: str | None = None,
         dry_run: Literal[False] = False,
         version: int | Preview | None = None,
-    ) -> str: ...
+    ) -> SyncRun[Any]: ...
 
     @overload
     def replay(
@@ -364,7 +421,7 @@ class SyncRuns:
         key: str | None = None,
         dry_run: bool,
         version: int | Preview | None = None,
-    ) -> str | Preview: ...
+    ) -> SyncRun[Any] | Preview: ...
 
     def replay(
         self,
@@ -374,8 +431,8 @@ class SyncRuns:
         key: str | None = None,
         dry_run: bool = False,
         version: int | Preview | None = None,
-    ) -> str | Preview:
-        """Start a new run of the same flow with the recorded input, and return its id.
+    ) -> SyncRun[Any] | Preview:
+        """Start a new run of the same flow with the recorded input, and return its handle.
 
         Args:
             id: The run to replay.
@@ -384,7 +441,8 @@ class SyncRuns:
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        return self._portal.call(self._facet.replay(id, input=input, key=key, dry_run=dry_run, version=version))
+        answer = self._portal.call(self._facet.replay(id, input=input, key=key, dry_run=dry_run, version=version))
+        return answer if isinstance(answer, Preview) else SyncRun(self._portal, answer)
 
     def bulk(
         self,
@@ -533,7 +591,7 @@ class SyncRuns:
         key: str | None = None,
         dry_run: Literal[False] = False,
         version: int | Preview | None = None,
-    ) -> str: ...
+    ) -> SyncRun[Any]: ...
 
     @overload
     def fork(
@@ -549,7 +607,7 @@ class SyncRuns:
     @overload
     def fork(
         self, id: str, event: str, *, key: str | None = None, dry_run: bool, version: int | Preview | None = None
-    ) -> str | Preview: ...
+    ) -> SyncRun[Any] | Preview: ...
 
     def fork(
         self,
@@ -559,8 +617,8 @@ class SyncRuns:
         key: str | None = None,
         dry_run: bool = False,
         version: int | Preview | None = None,
-    ) -> str | Preview:
-        """Start a new run with the past of a run up to an event, and return its id.
+    ) -> SyncRun[Any] | Preview:
+        """Start a new run with the past of a run up to an event, and return its handle.
 
         Args:
             id: The run to fork.
@@ -570,7 +628,8 @@ class SyncRuns:
                 them, and the jobs that would be added.
             version: The version of the run to fork, or a Preview: raise RunMoved if it has moved on since.
         """
-        return self._portal.call(self._facet.fork(id, event, key=key, dry_run=dry_run, version=version))
+        answer = self._portal.call(self._facet.fork(id, event, key=key, dry_run=dry_run, version=version))
+        return answer if isinstance(answer, Preview) else SyncRun(self._portal, answer)
 
     def diagram(self, id: str) -> dict[str, Any]:
         """Return the graph that a run goes through, `{"nodes": […], "edges": […], "version": …, "isLoaded": …}`.
@@ -1016,14 +1075,16 @@ class SyncQueues:
         """
         return self._portal.call(self._facet.top_keys(queue, limit=limit))
 
-    def events(self, queue: str, *, after: str | None = None) -> Iterator[Event]:
+    def events(self, queue: str, *, after: str | None = None, shared: bool = False) -> Iterator[Event]:
         """Iterate over the job events of a queue, then follow it live.
 
         Args:
             queue: The queue's name.
             after: Id of the last event seen. Default: from the beginning.
+            shared: On Redis, include jobs that BullMQ workers of other programs run. `after` is then an id of such an
+                event. Elsewhere it makes no difference.
         """
-        return self._portal.iterate(self._facet.events(queue, after=after))
+        return self._portal.iterate(self._facet.events(queue, after=after, shared=shared))
 
 
 class SyncDeadLetters:
@@ -1112,14 +1173,33 @@ class SyncDeadLetters:
         """
         return self._portal.call(self._facet.redrive(id, input=input, dry_run=dry_run, version=version))
 
-    def redrive_all(self, queue: str, *, limit: int | None = None) -> RedriveResult:
+    @overload
+    def redrive_all(
+        self, queue: str, *, limit: int | None = None, dry_run: Literal[False] = False, version: Preview | None = None
+    ) -> RedriveResult: ...
+
+    @overload
+    def redrive_all(
+        self, queue: str, *, limit: int | None = None, dry_run: Literal[True], version: Preview | None = None
+    ) -> Preview: ...
+
+    @overload
+    def redrive_all(
+        self, queue: str, *, limit: int | None = None, dry_run: bool, version: Preview | None = None
+    ) -> RedriveResult | Preview: ...
+
+    def redrive_all(
+        self, queue: str, *, limit: int | None = None, dry_run: bool = False, version: Preview | None = None
+    ) -> RedriveResult | Preview:
         """Redrive the dead letters of a queue.
 
         Args:
             queue: The queue whose jobs failed.
             limit: Maximum number of dead letters. Default: all.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: A Preview: refuse the dead letters whose run has moved on since, and those that are new.
         """
-        return self._portal.call(self._facet.redrive_all(queue, limit=limit))
+        return self._portal.call(self._facet.redrive_all(queue, limit=limit, dry_run=dry_run, version=version))
 
     def discard(self, id: str) -> bool:
         """Delete a dead letter for good.
@@ -1129,14 +1209,33 @@ class SyncDeadLetters:
         """
         return self._portal.call(self._facet.discard(id))
 
-    def redrive_group(self, group: str, *, input: Any = UNSET) -> RedriveResult:
+    @overload
+    def redrive_group(
+        self, group: str, *, input: Any = UNSET, dry_run: Literal[False] = False, version: Preview | None = None
+    ) -> RedriveResult: ...
+
+    @overload
+    def redrive_group(
+        self, group: str, *, input: Any = UNSET, dry_run: Literal[True], version: Preview | None = None
+    ) -> Preview: ...
+
+    @overload
+    def redrive_group(
+        self, group: str, *, input: Any = UNSET, dry_run: bool, version: Preview | None = None
+    ) -> RedriveResult | Preview: ...
+
+    def redrive_group(
+        self, group: str, *, input: Any = UNSET, dry_run: bool = False, version: Preview | None = None
+    ) -> RedriveResult | Preview:
         """Put the dead letters of an error group back to work, those of all queues.
 
         Args:
             group: Id of the group; see `groups`.
             input: Another input instead of the recorded ones.
+            dry_run: Write nothing, and return a Preview of what would be written.
+            version: A Preview: refuse the dead letters whose run has moved on since, and those that are new.
         """
-        return self._portal.call(self._facet.redrive_group(group, input=input))
+        return self._portal.call(self._facet.redrive_group(group, input=input, dry_run=dry_run, version=version))
 
     def discard_group(self, group: str) -> int:
         """Delete the dead letters of an error group for good, and return how many.
@@ -1311,14 +1410,24 @@ class SyncWaits:
             self._facet.list(run=run, kind=kind, state=state, since=since, until=until, before=before, limit=limit)
         )
 
-    def fire(self, token: str, data: Any = None) -> str:
+    def fire(self, token: str, data: Any = None, *, signature: Signature | None = None) -> str:
         """Fire a trigger and return the id of the run that it resumes. A token works once.
 
         Args:
-            token: The trigger's token.
-            data: What the waiting step receives: any JSON value.
+            token: The trigger's token, or its URL.
+            data: What the waiting step receives: any JSON value. Leave it out of a signed call.
+            signature: The signature of the call, for triggers that require one. The step receives its body.
         """
-        return self._portal.call(self._facet.fire(token, data))
+        return self._portal.call(self._facet.fire(token, data, signature=signature))
+
+    def sign(self, token: str, data: Any = None) -> Signature:
+        """Sign a call of a trigger, with the secret in the environment variable of the server that it names.
+
+        Args:
+            token: The trigger's token, or its URL.
+            data: What the waiting step will receive: any JSON value.
+        """
+        return self._portal.call(self._facet.sign(token, data))
 
     def token(self, id: str) -> str:
         """Return a new token for a pending trigger.
@@ -1343,6 +1452,7 @@ class SyncWaits:
         data: Any = None,
         *,
         reason: str | None = None,
+        by: str | None = None,
         dry_run: Literal[False] = False,
         version: int | Preview | None = None,
     ) -> str: ...
@@ -1354,6 +1464,7 @@ class SyncWaits:
         data: Any = None,
         *,
         reason: str | None = None,
+        by: str | None = None,
         dry_run: Literal[True],
         version: int | Preview | None = None,
     ) -> Preview: ...
@@ -1365,6 +1476,7 @@ class SyncWaits:
         data: Any = None,
         *,
         reason: str | None = None,
+        by: str | None = None,
         dry_run: bool,
         version: int | Preview | None = None,
     ) -> str | Preview: ...
@@ -1375,6 +1487,7 @@ class SyncWaits:
         data: Any = None,
         *,
         reason: str | None = None,
+        by: str | None = None,
         dry_run: bool = False,
         version: int | Preview | None = None,
     ) -> str | Preview:
@@ -1384,10 +1497,11 @@ class SyncWaits:
             id: Id of the wait; `client.waits.list()` lists them.
             data: What the waiting step receives.
             reason: Recorded with the event.
+            by: Who did it, recorded with the event beside the name of the token.
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        return self._portal.call(self._facet.resolve(id, data, reason=reason, dry_run=dry_run, version=version))
+        return self._portal.call(self._facet.resolve(id, data, reason=reason, by=by, dry_run=dry_run, version=version))
 
     @overload
     def cancel(
@@ -1395,32 +1509,52 @@ class SyncWaits:
         id: str,
         *,
         reason: str | None = None,
+        by: str | None = None,
         dry_run: Literal[False] = False,
         version: int | Preview | None = None,
     ) -> str: ...
 
     @overload
     def cancel(
-        self, id: str, *, reason: str | None = None, dry_run: Literal[True], version: int | Preview | None = None
+        self,
+        id: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
     ) -> Preview: ...
 
     @overload
     def cancel(
-        self, id: str, *, reason: str | None = None, dry_run: bool, version: int | Preview | None = None
+        self,
+        id: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: bool,
+        version: int | Preview | None = None,
     ) -> str | Preview: ...
 
     def cancel(
-        self, id: str, *, reason: str | None = None, dry_run: bool = False, version: int | Preview | None = None
+        self,
+        id: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
     ) -> str | Preview:
         """Cancel a pending wait. It raises WaitCancelled in the run. Return the id of its run.
 
         Args:
             id: Id of the wait; `client.waits.list()` lists them.
             reason: Recorded with the event.
+            by: Who did it, recorded with the event beside the name of the token.
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        return self._portal.call(self._facet.cancel(id, reason=reason, dry_run=dry_run, version=version))
+        return self._portal.call(self._facet.cancel(id, reason=reason, by=by, dry_run=dry_run, version=version))
 
 
 class SyncEvents:
@@ -1600,6 +1734,24 @@ class SyncEvents:
         """
         return self._portal.iterate(self._facet.feed(after=after, follow=follow, tags=tags))
 
+    def on_kind(self, kind: str, handler: Subscriber) -> Unsubscribe:
+        """Call a function for every event of a kind, in any stream, from now on. Return a function that stops it.
+
+        Args:
+            kind: Kind of the events, such as "order.paid".
+            handler: Function of the event, async or not.
+        """
+        return self._portal.call(self._facet.on_kind(kind, handler))
+
+    def on_subject(self, subject: str, handler: Subscriber) -> Unsubscribe:
+        """Call a function for every event about a run or job id from now on. Return a function that stops it.
+
+        Args:
+            subject: Id of the run or the job.
+            handler: Function of the event, async or not.
+        """
+        return self._portal.call(self._facet.on_subject(subject, handler))
+
 
 class SyncState:
     """`State` without an event loop: each call waits for its answer."""
@@ -1700,6 +1852,23 @@ class SyncWebhooks:
             path: Its path.
         """
         return self._portal.call(self._facet.get(path))
+
+    def receive(
+        self,
+        path: str,
+        method: str = "POST",
+        headers: Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]] = (),
+        body: bytes = b"",
+    ) -> WebhookReceipt:
+        """Call a webhook as others do, with the client's own connection.
+
+        Args:
+            path: The webhook's path.
+            method: The HTTP method of the call.
+            headers: The call's headers: a mapping, or pairs as in ASGI.
+            body: The call's body: JSON or a form.
+        """
+        return self._portal.call(self._facet.receive(path, method, headers, body))
 
     def remove(self, path: str) -> bool:
         """Remove a webhook. Return False if there is none.
@@ -1838,8 +2007,8 @@ class SyncDags:
         delay: Duration | None = None,
         at: datetime | None = None,
         tags: Mapping[str, str] | None = None,
-    ) -> str:
-        """Start a run of a dag and return its id.
+    ) -> SyncRun[Any]:
+        """Start a run of a dag and return its handle.
 
         Args:
             id: The dag's id.
@@ -1852,18 +2021,21 @@ class SyncDags:
             at: When the first nodes are due, a datetime with a time zone. Instead of `delay`.
             tags: Names and values to find the run by.
         """
-        return self._portal.call(
-            self._facet.start(
-                id,
-                input,
-                version=version,
-                key=key,
-                correlation_id=correlation_id,
-                priority=priority,
-                delay=delay,
-                at=at,
-                tags=tags,
-            )
+        return SyncRun(
+            self._portal,
+            self._portal.call(
+                self._facet.start(
+                    id,
+                    input,
+                    version=version,
+                    key=key,
+                    correlation_id=correlation_id,
+                    priority=priority,
+                    delay=delay,
+                    at=at,
+                    tags=tags,
+                )
+            ),
         )
 
     def retry(self, run: str, *, node: str | None = None) -> Sequence[str]:
@@ -2079,6 +2251,7 @@ class SyncShortcuts:
     def _portal(self) -> Portal:
         raise NotImplementedError
 
+    @overload
     def start(
         self,
         flow: str,
@@ -2090,30 +2263,66 @@ class SyncShortcuts:
         delay: Duration | None = None,
         at: datetime | None = None,
         tags: Mapping[str, str] | None = None,
-    ) -> str:
-        """Start a run of a flow and return its id. Short for `client.runs.start`.
+        result: None = None,
+    ) -> SyncRun[Any]: ...
+
+    @overload
+    def start(
+        self,
+        flow: str,
+        input: Any = None,
+        *,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tags: Mapping[str, str] | None = None,
+        result: type[R],
+    ) -> SyncRun[R]: ...
+
+    def start(
+        self,
+        flow: str,
+        input: Any = None,
+        *,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tags: Mapping[str, str] | None = None,
+        result: Any = None,
+    ) -> SyncRun[Any]:
+        """Start a run of a flow and return its handle: its id, with methods. Short for `client.runs.start`.
 
         Args:
             flow: The flow's name.
             input: What the first step receives: any JSON value, dataclass, msgspec or pydantic model.
-            key: Idempotency key. It becomes the run's id; a key that exists starts nothing.
+            key: Idempotency key. It becomes the run's id; a key that exists starts nothing, and the handle's `existing`
+                is True. Its `differs` is True if the run of the key has another input.
             correlation_id: Stored with every event of the run. Default: the run's id.
             priority: Of the run's steps; lower runs first.
             delay: How long to wait before the first step is due, such as "10m".
             at: When the first step is due, a datetime with a time zone. Instead of `delay`.
             tags: Names and values to find the run by.
+            result: Type of the run's result, for `run.result()`. Default: as JSON.
         """
-        return self._portal.call(
-            self.client.start(
-                cast(Any, flow),
-                input,
-                key=key,
-                correlation_id=correlation_id,
-                priority=priority,
-                delay=delay,
-                at=at,
-                tags=tags,
-            )
+        return SyncRun(
+            self._portal,
+            self._portal.call(
+                self.client.start(
+                    cast(Any, flow),
+                    input,
+                    key=key,
+                    correlation_id=correlation_id,
+                    priority=priority,
+                    delay=delay,
+                    at=at,
+                    tags=tags,
+                    result=result,
+                )
+            ),
         )
 
     def emit(

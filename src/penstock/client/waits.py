@@ -11,7 +11,9 @@ from ..app.waits import WaitView
 from ..commit.preview import Preview
 from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
+from ..core.errors import BadArgument
 from ..core.payload import to_plain
+from ..core.signatures import Signature
 from .connection import Connection, Page
 from .times import show_time
 
@@ -65,16 +67,31 @@ class Waits:
         )
         return page.items
 
-    async def fire(self, token: str, data: Any = None) -> str:
+    async def fire(self, token: str, data: Any = None, *, signature: Signature | None = None) -> str:
         """Fire a trigger and return the id of the run that it resumes. A token works once.
 
         Args:
-            token: The trigger's token.
-            data: What the waiting step receives: any JSON value.
+            token: The trigger's token, or its URL.
+            data: What the waiting step receives: any JSON value. Leave it out of a signed call.
+            signature: The signature of the call, for triggers that require one. The step receives its body.
         """
+        if signature is not None and data is not None:
+            raise BadArgument("a signed call has its data in the signature; leave out data=")
         content = msgspec.json.encode(to_plain(data, "data")) if data is not None else b""
-        answer = await self._connection.send("POST", dict[str, str], "/api/triggers/{}", token, content=content)
+        headers = signature.headers if signature is not None else {}
+        content = signature.body if signature is not None else content
+        path, name = "/api/triggers/{}", str(token).rpartition("/")[2]
+        answer = await self._connection.send("POST", dict[str, str], path, name, content=content, headers=headers)
         return answer["run"]
+
+    async def sign(self, token: str, data: Any = None) -> Signature:
+        """Sign a call of a trigger, with the secret in the environment variable of the server that it names.
+
+        Args:
+            token: The trigger's token, or its URL.
+            data: What the waiting step will receive: any JSON value.
+        """
+        return await self._connection.post(Signature, "/api/_waits/sign", token=token, data=data)
 
     async def token(self, id: str) -> str:
         """Return a new token for a pending trigger.
@@ -99,6 +116,7 @@ class Waits:
         data: Any = None,
         *,
         reason: str | None = None,
+        by: str | None = None,
         dry_run: Literal[False] = False,
         version: int | Preview | None = None,
     ) -> str: ...
@@ -110,6 +128,7 @@ class Waits:
         data: Any = None,
         *,
         reason: str | None = None,
+        by: str | None = None,
         dry_run: Literal[True],
         version: int | Preview | None = None,
     ) -> Preview: ...
@@ -121,6 +140,7 @@ class Waits:
         data: Any = None,
         *,
         reason: str | None = None,
+        by: str | None = None,
         dry_run: bool,
         version: int | Preview | None = None,
     ) -> str | Preview: ...
@@ -131,6 +151,7 @@ class Waits:
         data: Any = None,
         *,
         reason: str | None = None,
+        by: str | None = None,
         dry_run: bool = False,
         version: int | Preview | None = None,
     ) -> str | Preview:
@@ -140,11 +161,17 @@ class Waits:
             id: Id of the wait; `client.waits.list()` lists them.
             data: What the waiting step receives.
             reason: Recorded with the event.
+            by: Who did it, recorded with the event beside the name of the token.
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
         done = await self._connection.act(
-            _Action, WAIT + "/resolve", id, dry_run=dry_run, version=version, body={"data": data, "reason": reason}
+            _Action,
+            WAIT + "/resolve",
+            id,
+            dry_run=dry_run,
+            version=version,
+            body={"data": data, "reason": reason, "by": by},
         )
         return done.run if done.preview is None else done.preview
 
@@ -154,32 +181,52 @@ class Waits:
         id: str,
         *,
         reason: str | None = None,
+        by: str | None = None,
         dry_run: Literal[False] = False,
         version: int | Preview | None = None,
     ) -> str: ...
 
     @overload
     async def cancel(
-        self, id: str, *, reason: str | None = None, dry_run: Literal[True], version: int | Preview | None = None
+        self,
+        id: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: Literal[True],
+        version: int | Preview | None = None,
     ) -> Preview: ...
 
     @overload
     async def cancel(
-        self, id: str, *, reason: str | None = None, dry_run: bool, version: int | Preview | None = None
+        self,
+        id: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: bool,
+        version: int | Preview | None = None,
     ) -> str | Preview: ...
 
     async def cancel(
-        self, id: str, *, reason: str | None = None, dry_run: bool = False, version: int | Preview | None = None
+        self,
+        id: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+        version: int | Preview | None = None,
     ) -> str | Preview:
         """Cancel a pending wait. It raises WaitCancelled in the run. Return the id of its run.
 
         Args:
             id: Id of the wait; `client.waits.list()` lists them.
             reason: Recorded with the event.
+            by: Who did it, recorded with the event beside the name of the token.
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
         done = await self._connection.act(
-            _Action, WAIT + "/cancel", id, dry_run=dry_run, version=version, body={"reason": reason}
+            _Action, WAIT + "/cancel", id, dry_run=dry_run, version=version, body={"reason": reason, "by": by}
         )
         return done.run if done.preview is None else done.preview

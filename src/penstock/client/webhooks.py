@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..app.arguments import check_list
 from ..core.argument_checks import check_arguments
+from ..core.signatures import read_headers
+from ..flows.webhook_commands import WebhookReceipt
 from ..handlers.webhooks import KEY_HEADER, Webhook
 from .connection import Connection
 
@@ -63,6 +65,25 @@ class Webhooks:
             path: Its path.
         """
         return await self._connection.get(Webhook, WEBHOOK, path)
+
+    async def receive(
+        self,
+        path: str,
+        method: str = "POST",
+        headers: Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]] = (),
+        body: bytes = b"",
+    ) -> WebhookReceipt:
+        """Call a webhook as others do, with the client's own connection.
+
+        Args:
+            path: The webhook's path.
+            method: The HTTP method of the call.
+            headers: The call's headers: a mapping, or pairs as in ASGI.
+            body: The call's body: JSON or a form.
+        """
+        return await self._connection.send(
+            str(method).upper(), WebhookReceipt, "/api/webhooks/{}", path, content=body, headers=read_headers(headers)
+        )
 
     async def remove(self, path: str) -> bool:
         """Remove a webhook. Return False if there is none.

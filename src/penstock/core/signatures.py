@@ -34,6 +34,11 @@ class Signature(msgspec.Struct, frozen=True):
     value: str  # `v1,<base64>`, several separated by spaces
     body: bytes  # as received: JSON that was parsed and encoded again may differ
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of a call with this signature."""
+        return {ID_HEADER: self.id, TIMESTAMP_HEADER: str(self.timestamp), SIGNATURE_HEADER: self.value}
+
     @classmethod
     def from_headers(
         cls, headers: Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]], body: bytes

@@ -92,8 +92,17 @@ def check_webhook(
     plain = to_plain(dict(schema), f"the schema of webhook {name!r}") if schema is not None else None
     if plain is not None:
         pack(plain, f"the schema of webhook {name!r}")
-        make_validator(plain, f"the body for webhook {name!r}")
+        _check_schema(plain, name, declared)
     return Webhook(name, flow, event, methods, plain, signed, key_header.lower(), declared)
+
+
+def _check_schema(schema: dict[str, Any], name: str, declared: bool) -> None:
+    try:
+        make_validator(schema, f"the body for webhook {name!r}")
+    except DefinitionError as problem:
+        if declared:  # in the code: the place of the definition is added to the error
+            raise
+        raise BadArgument(str(problem)) from None
 
 
 _KEYS = {"path", "event", "method", "schema", "signed", "key_header"}

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from starlette.requests import HTTPConnection
 
 from ..app.tokens import ADMIN, Caller, Tokens
-from ..core.api_errors import Forbidden, TooManyRequests, Unauthorized
+from ..core.api_errors import ApiError, Forbidden, TooManyRequests, Unauthorized
 from ..core.clock import Clock
 from ..core.text import shorten
 
@@ -127,6 +127,16 @@ def bearer(connection: HTTPConnection) -> str | None:
 def address_of(connection: HTTPConnection) -> str:
     """Return the address of the caller, or an empty string for a socket without one."""
     return connection.client.host if connection.client is not None else ""
+
+
+def check_headers(connection: HTTPConnection) -> None:
+    """Raise ApiError for a request that says two things at once: a proxy before this server may read the other one."""
+    headers = connection.headers
+    for name in ("host", "origin", "authorization", "penstock-namespace"):
+        if len(found := headers.getlist(name)) > 1:
+            raise ApiError(f"the request has {len(found)} headers {name.title()}; send one")
+    if connection.scope.get("http_version") == "1.1" and not headers.get("host"):
+        raise ApiError("the request has no header Host; send the name or the address that you call")
 
 
 def check_loopback(connection: HTTPConnection) -> None:

@@ -14,6 +14,7 @@ from ..app.tokens import ADMIN, Caller
 from ..core.api_errors import BodyTooLarge, Forbidden, MethodNotAllowed, RequestTimeout
 from ..core.errors import PenstockError
 from .audit import call_recorded
+from .auth import check_headers
 from .endpoints import Call, Endpoint, decode_arguments
 from .services import Services
 from .statuses import status_of
@@ -46,6 +47,7 @@ HINTS = {
 async def answer(services: Services, request: Request, path: str) -> Response:
     """Answer a request to a path of the API."""
     services.require_open()
+    check_headers(request)
     endpoint, path_params = services.router.find(request.method, path)
     caller = PUBLIC
     if not endpoint.is_public:
@@ -59,7 +61,7 @@ def check_role(endpoint: Endpoint, caller: Caller) -> None:
     """Raise Forbidden unless the caller may use the endpoint."""
     if not endpoint.is_public and not caller.may(endpoint.role):
         raise Forbidden(
-            f"{caller.name!r} is a {caller.role}; this request needs the role {endpoint.role}, and `penstock tokens "
+            f"{caller.name!r} has the role {caller.role}; this request needs {endpoint.role}, and `penstock tokens "
             f"add NAME --role {endpoint.role}` creates a token with it"
         )
 
@@ -77,7 +79,8 @@ async def call_endpoint(endpoint: Endpoint, call: Call, path_params: dict[str, A
         value = await endpoint.function(**arguments)
     if isinstance(value, Response):
         return value
-    return json_response(services, value, endpoint.status, reveal or endpoint.is_secret)
+    status = 200 if endpoint.may_exist and value.existing else endpoint.status
+    return json_response(services, value, status, reveal or endpoint.is_secret)
 
 
 class JsonResponse(Response):
@@ -133,7 +136,7 @@ def error_response(services: Services | None, problem: PenstockError) -> Respons
 def _check_reveal(call: Call) -> bool:
     """Return whether the answer shows secrets: `?reveal=true`, for admins."""
     if call.wants_reveal and not call.caller.may(ADMIN):
-        raise Forbidden(f"{call.caller.name!r} is a {call.caller.role}; reveal needs the role {ADMIN}")
+        raise Forbidden(f"{call.caller.name!r} has the role {call.caller.role}; reveal needs the role {ADMIN}")
     return call.wants_reveal
 
 

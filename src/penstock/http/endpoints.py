@@ -76,6 +76,7 @@ class EndpointOptions(TypedDict, total=False):
 
     role: Role
     status: int
+    may_exist: bool
     is_command: bool
     is_public: bool
     is_stream: bool
@@ -96,6 +97,7 @@ class Endpoint:
     tag: str
     role: Role = VIEWER
     status: int = 200
+    may_exist: bool = False  # an answer with `existing` has the status 200 instead: nothing was made
     is_command: bool = False  # it changes something and is recorded in the audit stream
     is_public: bool = False  # a token in the path is enough
     is_stream: bool = False  # the function returns a response of its own

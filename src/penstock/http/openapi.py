@@ -108,9 +108,12 @@ def _responses(endpoint: Endpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
         content = {endpoint.media.partition(";")[0]: {"schema": schemas[_key(endpoint.returns)]}}
     error = {"application/json": {"schema": {"$ref": REF.format(name="ErrorBody")}}}
     texts = {**_ERRORS, **endpoint.responses}
-    return {str(endpoint.status): {"description": "Done.", "content": content}} | {
-        str(status): {"description": text, "content": error} for status, text in sorted(texts.items())
-    }
+    existing = {"200": {"description": "The key was used before.", "content": content}} if endpoint.may_exist else {}
+    return (
+        existing
+        | {str(endpoint.status): {"description": "Done.", "content": content}}
+        | {str(status): {"description": text, "content": error} for status, text in sorted(texts.items())}
+    )
 
 
 def _query_parameters(kind: type[msgspec.Struct], schemas: dict[Any, Any], components: dict[str, Any]) -> list[Any]:

@@ -49,8 +49,13 @@ class Router:
         return self._match(path)[0].methods
 
     def _add(self, endpoint: Endpoint) -> None:
+        self._place(endpoint, endpoint.path)
+        if ":path}/" in endpoint.path:  # `nq:flow:r-1/tail`: the fixed segment wins over a second parameter
+            self._place(endpoint, endpoint.path.replace(":path}/", "}/"))
+
+    def _place(self, endpoint: Endpoint, path: str) -> None:
         node, names = self._root, []
-        for segment in endpoint.path.split("/"):
+        for segment in path.split("/"):
             if (found := _PARAMETER.fullmatch(segment)) is None:
                 node = node.fixed.setdefault(segment, _Node())
                 continue
@@ -59,7 +64,7 @@ class Router:
                 node.rest = node = node.rest or _Node()
             else:
                 node.parameter = node = node.parameter or _Node()
-        assert endpoint.method not in node.methods, f"{endpoint.method} {endpoint.path} is defined twice"
+        assert endpoint.method not in node.methods, f"{endpoint.method} {path} is defined twice"
         node.methods[endpoint.method] = endpoint
         node.names[endpoint.method] = tuple(names)
 
@@ -90,4 +95,14 @@ def _descend(node: _Node, segments: list[str], at: int) -> tuple[_Node, list[str
     if node.parameter is not None and segment and (found := _descend(node.parameter, segments, at + 1)) is not None:
         found[1].insert(0, segment)
         return found
-    return (node.rest, ["/".join(segments[at:])]) if node.rest is not None else None
+    return _descend_rest(node.rest, segments, at) if node.rest is not None else None
+
+
+def _descend_rest(rest: _Node, segments: list[str], at: int) -> tuple[_Node, list[str]] | None:
+    """Match a parameter of several segments, and the fixed ones that may follow it."""
+    if rest.methods:
+        return rest, ["/".join(segments[at:])]
+    for name, node in rest.fixed.items():
+        if len(segments) > at + 1 and segments[-1] == name:
+            return node, ["/".join(segments[at:-1])]
+    return None

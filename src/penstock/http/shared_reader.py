@@ -15,9 +15,12 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ..app.app import App
+from ..core.api_errors import ApiError
 from ..core.events import Event, encode_event
 from ..core.ids import event_seq, parse_feed_cursor
 from ..core.outage_retry import OutageRetry
+from ..core.text import shorten
+from ..ports.store import Store
 from .deadline import Deadline
 
 KEEP_EVENTS = 2_000
@@ -66,6 +69,22 @@ def locate_event(id: str) -> Position:
 def locate_feed(cursor: str) -> Position:
     """Return the position of a feed cursor. An empty cursor is before all events."""
     return parse_feed_cursor(cursor) if cursor else ()
+
+
+async def check_cursor(store: Store, stream: str | None, cursor: str) -> None:
+    """Raise ApiError for a cursor after the newest event of a stream, or of the feed: a client would wait for a place
+    that the stream reaches much later, and miss everything before it."""
+    locate = locate_feed if stream is None else locate_event
+    position = locate(cursor)
+    if stream is None:
+        newest = [item.cursor for item in await store.feed(None)]
+    else:
+        newest = [event.id for event in await store.read(stream, limit=1, backward=True)]
+    if newest and position > locate(newest[-1]):
+        raise ApiError(
+            f"the cursor {shorten(cursor)} is after the newest event, {newest[-1]}: it is of another stream, or the "
+            "store was restored from a backup; connect without a cursor"
+        )
 
 
 class SharedReader:

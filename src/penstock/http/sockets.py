@@ -25,13 +25,14 @@ from ..core.api_errors import ApiError, NoRoute, TooManyRequests
 from ..core.errors import PenstockError
 from .admission import REFUSALS, Admission
 from .audit import check_reader, hidden_stream
+from .auth import check_headers
 from .dispatch import call_endpoint, check_role, error_object, internal_error
 from .endpoints import Call
 from .event_filter import EventFilter
 from .job_messages import job_message
 from .protocol import DROP
 from .services import Services
-from .shared_reader import LiveEvent, SharedReader, locate_event, locate_feed
+from .shared_reader import LiveEvent, SharedReader, check_cursor
 from .socket_messages import Command, close_reason, encode_body, read_answer, read_command
 from .sse import STALL_REASON, STALL_TIMEOUT_S, envelope
 from .statuses import status_of
@@ -57,6 +58,7 @@ async def serve_socket(services: Services, websocket: WebSocket, path: str) -> N
     encode = SOCKETS.get(path)
     if encode is None:
         raise NoRoute(f"no socket {path[:200]!r}; there are {', '.join(SOCKETS)}")
+    check_headers(websocket)
     caller = await services.guard.identify(websocket, allow_ticket=True)
     await websocket.accept()
     await SocketSession(services, websocket, Admission(services, websocket, caller), encode).run()
@@ -132,7 +134,7 @@ class SocketSession:
         caller = await self._admission.check()
         stream = self._find_stream(command, caller)
         if command.after is not None:
-            (locate_feed if stream is None else locate_event)(command.after)
+            await check_cursor(self._services.app.store, stream, command.after)
         # Registered before the first message: a client that leaves meanwhile leaves no subscription behind.
         hidden = hidden_stream(self._services.app, caller) if stream is None else None
         self._subscriptions[command.id] = asyncio.create_task(self._follow(command, stream, hidden))

@@ -17,6 +17,7 @@ from .endpoints import Call
 from .event_filter import EventFilter
 from .protocol import DROP
 from .shared_reader import Batch, LiveEvent, SharedReader
+from .single_reader import SingleReader
 
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -31,7 +32,7 @@ STALL_REASON = "the client did not read for too long; reconnect with Last-Event-
 
 Frame = Callable[[LiveEvent], bytes]
 Drop = Callable[[bytes], None]
-Share = Callable[[], AbstractAsyncContextManager[SharedReader]]
+Share = Callable[[], AbstractAsyncContextManager[SharedReader | SingleReader]]
 
 
 def event_frame(live: LiveEvent) -> bytes:

@@ -90,6 +90,12 @@ export interface BulkBody {
   confirm?: number | boolean
 }
 
+/** Whether the command only shows what it would write. */
+export interface BulkQuery {
+  dryRun?: boolean
+  reveal?: boolean
+}
+
 /** What a bulk action did. A dry run has only the count. */
 export interface BulkResult {
   action: string
@@ -115,6 +121,7 @@ export interface CallView {
 /** Why a wait is cancelled. */
 export interface CancelWaitBody {
   reason?: string | null
+  by?: string | null
   dryRun?: boolean
 }
 
@@ -349,6 +356,12 @@ export interface EnqueueManyBody {
   keepCompleted?: boolean | number | string | Record<string, any> | null
   keepFailed?: boolean | number | string | Record<string, any> | null
   orderKey?: string | null
+}
+
+/** The id of a job. With a key that was used before, nothing was added: `existing` is true, and the status is 200 instead of 201. */
+export interface Enqueued {
+  id: string
+  existing?: boolean
 }
 
 /** A diagram: text, or a graph. */
@@ -685,6 +698,7 @@ export interface LetterBulk {
   sent?: Record<string, string>
   refused?: Record<string, string>
   removed?: number
+  preview?: Preview
 }
 
 /** A dead letter with its id. */
@@ -822,6 +836,7 @@ export interface PreflightReport {
   runs?: number
   steps?: number
   problems?: (PreflightProblem)[]
+  files?: (string)[]
 }
 
 /** What a command would write. Pass it as `version=` to the real call, which is refused if the run has moved on. */
@@ -862,6 +877,21 @@ export interface PreviewJob {
 export interface PreviewWait {
   id: string
   state: string
+}
+
+/** What to follow, and from where. */
+export interface QueueEventQuery {
+  after?: string | null
+  backfill?: number
+  snapshot?: boolean
+  kind?: (string)[]
+  step?: (string)[]
+  flow?: (string)[]
+  stream?: (string)[]
+  tag?: (string)[]
+  ticket?: string | null
+  shared?: boolean
+  reveal?: boolean
 }
 
 /** An order key or a rate key, and how many open jobs of a queue have it in each state. */
@@ -936,6 +966,7 @@ export interface Ready {
 export interface RedriveAllBody {
   confirm?: number | boolean
   limit?: number | null
+  preview?: Preview | null
 }
 
 /** How to redrive. */
@@ -947,6 +978,7 @@ export interface RedriveBody {
 export interface RedriveGroupBody {
   confirm?: number | boolean
   input?: any
+  preview?: Preview | null
 }
 
 /** What was redriven, or what would be written. */
@@ -965,6 +997,8 @@ export interface ReplayBody {
 /** The id of the new run, or what would be written. */
 export interface Replayed {
   id?: string | null
+  existing?: boolean
+  differs?: boolean
   preview?: Preview | null
 }
 
@@ -972,6 +1006,7 @@ export interface Replayed {
 export interface ResolveBody {
   data?: any
   reason?: string | null
+  by?: string | null
   dryRun?: boolean
 }
 
@@ -1149,6 +1184,20 @@ export interface Setting {
   source: string
 }
 
+/** The call of a trigger to sign. */
+export interface SignBody {
+  token: string
+  data?: any
+}
+
+/** The signature of a call in the form of Standard Webhooks, with the body that it covers. */
+export interface Signature {
+  id: string
+  timestamp: number
+  value: string
+  body: string
+}
+
 /** How many slots to return. */
 export interface SlotQuery {
   count?: number
@@ -1175,6 +1224,13 @@ export interface StartBody {
   delay?: number | string | null
   at?: string | null
   tags?: Record<string, string> | null
+}
+
+/** The id of a run. With a key that was used before, nothing was started: `existing` is true, and the status is 200 instead of 201. `differs` is true if the run of the key was started with another input. */
+export interface Started {
+  id: string
+  existing?: boolean
+  differs?: boolean
 }
 
 /** A page of keys and values. `next` is the `after` of the next page, or null. */
@@ -1586,12 +1642,12 @@ export interface Operations {
     body: { body?: never }
     answer: JobList
   }
-  /** Enqueue a job. */
+  /** Enqueue a job. With a key that was used before, the answer is 200 with `existing`, and nothing is added. */
   enqueueJob: {
     path: { queue: string }
     query: {}
     body: { body?: EnqueueBody }
-    answer: Added
+    answer: Enqueued
   }
   /** Enqueue many jobs, one for each input. */
   enqueueJobs: {
@@ -1722,7 +1778,7 @@ export interface Operations {
   /** Count the dead letters of an error group and, once that is confirmed, put them back to work. */
   redriveErrorGroup: {
     path: { group: string }
-    query: {}
+    query: { dryRun?: boolean; reveal?: boolean }
     body: { body?: RedriveGroupBody }
     answer: LetterBulk
   }
@@ -1743,7 +1799,7 @@ export interface Operations {
   /** Count the dead letters of a queue and, once that is confirmed, put them back to work. */
   redriveQueue: {
     path: { queue: string }
-    query: {}
+    query: { dryRun?: boolean; reveal?: boolean }
     body: { body?: RedriveAllBody }
     answer: LetterBulk
   }
@@ -1866,12 +1922,12 @@ export interface Operations {
     body: { body?: unknown }
     answer: Done
   }
-  /** Start a run of a dag. */
+  /** Start a run of a dag. With a key that was used before, the answer is 200 with `existing`, and nothing starts. */
   startDag: {
     path: { id: string }
     query: {}
     body: { body?: DagStartBody }
-    answer: Added
+    answer: Started
   }
   /** Return the definition that a run was started with. */
   getDagOfRun: {
@@ -1992,12 +2048,12 @@ export interface Operations {
     body: { body?: never }
     answer: RunPage
   }
-  /** Start a run of a flow. */
+  /** Start a run of a flow. With a key that was used before, the answer is 200 with `existing`, and nothing starts. */
   startRun: {
     path: { flow: string }
     query: {}
     body: { body?: StartBody }
-    answer: Added
+    answer: Started
   }
   /** Return a run of a flow, by its id or its correlation id, with its snapshot and its events. */
   getFlowRun: {
@@ -2236,6 +2292,13 @@ export interface Operations {
     query: {}
     body: { body?: unknown }
     answer: TokenView
+  }
+  /** Sign a call of a trigger, with the secret in the environment variable that it names. The body is base64. */
+  signTriggerCall: {
+    path: {}
+    query: {}
+    body: { body: SignBody }
+    answer: Signature
   }
   /** Return a wait. */
   getWait: {
@@ -2611,6 +2674,7 @@ export const OPERATIONS = {
   deleteState: ['DELETE', '/api/_state/{key}'],
   listWaits: ['GET', '/api/_waits'],
   createTriggerToken: ['POST', '/api/_waits/{id}/token'],
+  signTriggerCall: ['POST', '/api/_waits/sign'],
   getWait: ['GET', '/api/_waits/{id}'],
   resolveWait: ['POST', '/api/_waits/{id}/resolve'],
   cancelWait: ['POST', '/api/_waits/{id}/cancel'],

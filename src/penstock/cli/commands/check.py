@@ -35,8 +35,9 @@ def check(
     that has none. Reports recorded calls that are no longer made, new calls
     before recorded ones, and calls in another order. Nothing is written or
     emitted, and functions passed to ctx.run are not called, but handler code
-    outside ctx.run runs. Exits with 1 if a run does not fit, or if a file
-    *.dag.json or *.dag.yaml beside the worker files has a mistake.
+    outside ctx.run runs. Exits with 1 if a run does not fit, if a worker file
+    is not loaded, or if a file *.dag.json or *.dag.yaml beside the worker files
+    has a mistake.
     """
     refuse_memory_store(common)
     warn("Warning: this re-executes handlers up to their last recorded call. Code outside ctx.run runs again.")
@@ -45,7 +46,7 @@ def check(
     for problem in dags:
         warn(f"{'Warning' if problem.is_warning else 'Error'}: {problem}")
     _print(checked, dags, common.json)
-    return 1 if checked.broken or any(not one.is_warning for one in dags) else 0
+    return 0 if checked.is_ok and all(one.is_warning for one in dags) else 1
 
 
 async def _check(
@@ -59,8 +60,9 @@ async def _check(
 def _print(checked: PreflightReport, dags: list[DagFileProblem], json: bool) -> None:
     if json:
         problems = [{**msgspec.to_builtins(one), "breaks": one.is_breaking} for one in checked.problems]
-        is_ok = not checked.broken and all(one.is_warning for one in dags)
+        is_ok = checked.is_ok and all(one.is_warning for one in dags)
         shown = {"ok": is_ok, "runs": checked.runs, "steps": checked.steps, "problems": problems}
+        shown["files"] = checked.files
         print_json({**shown, "dags": [msgspec.to_builtins(one) for one in dags]})
         return
     for one in checked.problems:
@@ -70,3 +72,5 @@ def _print(checked: PreflightReport, dags: list[DagFileProblem], json: bool) -> 
     scope = f"{pluralize(checked.steps, 'open step')} of {pluralize(checked.runs, 'open run')}"
     verdict = f"{checked.broken_steps} would fail or repeat work" if checked.broken else "all can continue"
     print_text(f"Checked {scope}: {verdict} with this code.")
+    if checked.files:
+        print_text(f"{pluralize(len(checked.files), 'problem')} with worker files: their runs cannot continue.")

@@ -11,6 +11,7 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ...app import App
+from ...app.arguments import UNSET
 from ...app.dead_letters import ErrorGroup
 from ...app.redrive import RedriveResult
 from ...core.errors import UnknownQueue
@@ -249,9 +250,7 @@ async def _show(common: CommonOptions, id: str) -> DeadLetter:
 
 
 def _read_other(inputs: list[Any] | None) -> Any:
-    if inputs == [None]:
-        raise UsageError("--input null works only with --all QUEUE, not with an ID")
-    return inputs[0] if inputs else None
+    return UNSET if inputs is None else inputs[0]
 
 
 async def _call(common: CommonOptions, act: Callable[[App], Awaitable[RedriveResult]]) -> RedriveResult:
@@ -267,7 +266,8 @@ async def _redrive_all(
 
     await _check_queue(app, queue)
     change = None if inputs is None else lambda _before: inputs[0]
-    return await app.dead_letters.redrive_all(queue, where=matches, change=change, **options)
+    where = None if error is None else matches
+    return await app.dead_letters.redrive_all(queue, where=where, change=change, **options)
 
 
 async def _discard(common: CommonOptions, id: str | None, group: str | None) -> int:

@@ -11,7 +11,6 @@ from cyclopts import Parameter
 
 from ...app import App
 from ...core.errors import UnknownJob, UnknownQueue
-from ...core.ids import check_job_id
 from ...core.near_match import did_you_mean
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, DELAY_HELP, ORDER_KEY_HELP, PRIORITY_HELP, CommonOptions
@@ -57,12 +56,10 @@ async def _enqueue(
     common: CommonOptions, target: str, input: Any, name: str | None, options: dict[str, Any]
 ) -> dict[str, object]:
     refuse_memory_store(common)
-    key = options["key"]
     async with build_worker_app(common, may_be_remote=True) as app:
         queue, name = await find_queue(app, target, name)
-        existing = await app.store.job(check_job_id(key)) if key is not None else None
-        id = await app.enqueue(queue, input, name=name, **options)
-    return {"id": id, "queue": queue, "existing": existing is not None}
+        job = await app.jobs._enqueue(queue, input, name=name, **options)
+    return {"id": str(job), "queue": queue, "existing": job.existing}
 
 
 async def find_queue(app: App, target: str, name: str | None) -> tuple[str, str | None]:

@@ -104,8 +104,9 @@ async def _find_or_start(app: App, flow: str, options: RunOptions) -> str:
     id = row.id if row is not None else ""
     # With an input, `start` warns if the run had another one. It refuses a run of another flow.
     if row is None or options.input is not None or row.flow != flow:
-        id, is_new = await start_run(app, flow, options)
-        if is_new:
+        run = await start_run(app, flow, options)
+        id = str(run)
+        if not run.existing:
             return id
         row = await app.store.run(id)
     is_closed = row is not None and row.closed

@@ -6,9 +6,11 @@ import asyncio
 import shlex
 import sys
 from contextlib import redirect_stdout
+from typing import Any
 
 from ...app import App
 from ...app.dag_files import register_dag_files
+from ...app.run_handle import Run
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, RUN_DEFAULTS, CommonOptions, RunOptions
 from ..output import print_json, print_text
@@ -24,22 +26,24 @@ def start(flow: str, /, *, options: RunOptions = RUN_DEFAULTS, common: CommonOpt
     flow
         The flow's name.
     """
-    id, existing = asyncio.run(_start(flow, options, common))
+    run = asyncio.run(_start(flow, options, common))
+    id = str(run)
     if common.json:
-        print_json({"id": id, "existing": existing})
+        print_json({"id": id, "existing": run.existing, **({"differs": run.differs} if run.existing else {})})
     else:
         print_text(id)
-    if existing:
-        warn(f"Run {id} already exists; nothing was started. Show it with `penstock runs show {id}`.")
+    if run.existing:
+        with_other = " with another input" if run.differs else ""
+        warn(f"Run {id} already exists{with_other}; nothing was started. Show it with `penstock runs show {id}`.")
     elif sys.stderr.isatty() and sys.stdout.isatty():
         url = f" --url {shlex.quote(common.url)}" if common.url is not None else ""
         warn(f"Started. Work on it with `penstock worker{common.flags}`, watch it with `penstock tail {id}{url}`.")
     return 0
 
 
-async def start_run(app: App, flow: str, options: RunOptions) -> tuple[str, bool]:
-    """Start a run with the options of the command line; return its id, and whether it is new."""
-    run, is_new = await app.runs._start(
+async def start_run(app: App, flow: str, options: RunOptions) -> Run[Any]:
+    """Start a run with the options of the command line."""
+    return await app.runs.start(
         flow,
         read_input(options.input),
         key=options.key,
@@ -48,15 +52,12 @@ async def start_run(app: App, flow: str, options: RunOptions) -> tuple[str, bool
         tags=read_tags(options.tag) or None,
         correlation_id=options.correlation_id,
     )
-    return str(run), is_new
 
 
-async def _start(flow: str, options: RunOptions, common: CommonOptions) -> tuple[str, bool]:
-    """Return the run's id and whether it existed before."""
+async def _start(flow: str, options: RunOptions, common: CommonOptions) -> Run[Any]:
     refuse_memory_store(common)
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
         async with build_worker_app(common, may_be_remote=True) as app:
             if isinstance(app, App):
                 await register_dag_files(app)
-            id, is_new = await start_run(app, flow, options)
-            return id, not is_new
+            return await start_run(app, flow, options)

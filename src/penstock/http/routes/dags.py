@@ -14,7 +14,7 @@ from ...dags.catalog import DagSummary
 from ...dags.definition import Dag, read_dag
 from ...dags.warnings import DagWarning
 from ..endpoints import Body, Query, Routes
-from .jobs import Added, Done
+from .jobs import Done, Started, show_started
 
 routes = Routes("dags")
 
@@ -150,9 +150,9 @@ async def deactivate_dag(app: App, id: str) -> Done:
     return Done(await app.dags.deactivate(id))
 
 
-@routes.post("/api/_dags/{id}/start", status=201)
-async def start_dag(app: App, id: str, body: DagStartBody) -> Added:
-    """Start a run of a dag."""
+@routes.post("/api/_dags/{id}/start", status=201, may_exist=True)
+async def start_dag(app: App, id: str, body: DagStartBody) -> Started:
+    """Start a run of a dag. With a key that was used before, the answer is 200 with `existing`, and nothing starts."""
     run = await app.dags.start(
         id,
         body.input,
@@ -164,7 +164,7 @@ async def start_dag(app: App, id: str, body: DagStartBody) -> Added:
         at=body.at,
         tags=body.tags,
     )
-    return Added(run.id)
+    return show_started(run)
 
 
 @routes.get("/api/_dags/runs/{run}/definition")

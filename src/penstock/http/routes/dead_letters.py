@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ...app.app import App
+from ...app.arguments import UNSET
 from ...app.dead_letters import ErrorGroup
 from ...app.redrive import RedriveResult
 from ...commit.preview import Preview
@@ -84,12 +85,20 @@ class RedriveAllBody(ConfirmBody):
     """How many dead letters to redrive."""
 
     limit: int | None = None
+    preview: Preview | None = None  # of a dry run: refuse letters whose run has moved on since, and those that are new
 
 
 class RedriveGroupBody(ConfirmBody):
     """How to redrive a group."""
 
     input: Any = msgspec.UNSET  # another input instead of the recorded ones
+    preview: Preview | None = None  # of a dry run: refuse letters whose run has moved on since, and those that are new
+
+
+class BulkQuery(Query):
+    """Whether the command only shows what it would write."""
+
+    dry_run: bool = False
 
 
 class LetterBulk(msgspec.Struct):
@@ -99,6 +108,7 @@ class LetterBulk(msgspec.Struct):
     sent: dict[str, str] = {}  # dead letter -> its new job
     refused: dict[str, str] = {}  # dead letter -> reason
     removed: int = 0
+    preview: Preview | msgspec.UnsetType = msgspec.UNSET  # of a dry run
 
 
 @routes.get("/api/_dlq")
@@ -133,13 +143,15 @@ async def get_error_group_sample(app: App, group: str) -> LetterItem:
 
 
 @routes.post("/api/_dlq/groups/{group}/redrive")
-async def redrive_error_group(app: App, group: str, body: RedriveGroupBody) -> LetterBulk:
+async def redrive_error_group(app: App, group: str, query: BulkQuery, body: RedriveGroupBody) -> LetterBulk:
     """Count the dead letters of an error group and, once that is confirmed, put them back to work."""
     matched = await app.dead_letters.count(group=group)
-    if not check_confirm(matched, body.confirm):
+    if not query.dry_run and not check_confirm(matched, body.confirm):
         return LetterBulk(matched)
-    input = None if body.input is msgspec.UNSET else body.input
-    return _bulk(matched, await app.dead_letters.redrive_group(group, input=input))
+    done = await app.dead_letters.redrive_group(
+        group, input=_new_input(body.input), dry_run=query.dry_run, version=body.preview
+    )
+    return _bulk(matched, done)
 
 
 @routes.post("/api/_dlq/groups/{group}/discard")
@@ -160,12 +172,13 @@ async def list_dead_letters(app: App, queue: str, query: LetterQuery) -> LetterP
 
 
 @routes.post("/api/_dlq/{queue}/redrive")
-async def redrive_queue(app: App, queue: str, body: RedriveAllBody) -> LetterBulk:
+async def redrive_queue(app: App, queue: str, query: BulkQuery, body: RedriveAllBody) -> LetterBulk:
     """Count the dead letters of a queue and, once that is confirmed, put them back to work."""
     matched = await app.dead_letters.count(queue)
-    if not check_confirm(matched, body.confirm):
+    if not query.dry_run and not check_confirm(matched, body.confirm):
         return LetterBulk(matched)
-    return _bulk(matched, await app.dead_letters.redrive_all(queue, limit=body.limit))
+    done = await app.dead_letters.redrive_all(queue, limit=body.limit, dry_run=query.dry_run, version=body.preview)
+    return _bulk(matched, done)
 
 
 @routes.get("/api/_dlq/letters/{id}")
@@ -177,8 +190,9 @@ async def get_dead_letter(app: App, id: str) -> DeadLetter:
 @routes.post("/api/_dlq/letters/{id}/redrive")
 async def redrive_dead_letter(app: App, id: str, query: DryRunQuery, body: RedriveBody) -> Redriven:
     """Put a dead letter back to work, with its recorded input or another one."""
-    input = None if body.input is msgspec.UNSET else body.input
-    done = await app.dead_letters.redrive(id, input=input, dry_run=query.dry_run, version=query.version)
+    done = await app.dead_letters.redrive(
+        id, input=_new_input(body.input), dry_run=query.dry_run, version=query.version
+    )
     return show_redriven(done)
 
 
@@ -193,7 +207,8 @@ def check_confirm(matched: int, confirm: int | bool) -> bool:
     if isinstance(confirm, bool):
         return confirm
     if confirm != matched:
-        raise CountChanged(f"there are {matched} dead letters now, not {confirm}; nothing was done. Count again")
+        now = f"there is {matched} dead letter" if matched == 1 else f"there are {matched} dead letters"
+        raise CountChanged(f"{now} now, not {confirm}; nothing was done. Count again")
     return True
 
 
@@ -202,5 +217,11 @@ def show_redriven(done: RedriveResult | Preview) -> Redriven:
     return Redriven(preview=done) if isinstance(done, Preview) else Redriven(done.sent, done.refused)
 
 
-def _bulk(matched: int, done: RedriveResult) -> LetterBulk:
+def _bulk(matched: int, done: RedriveResult | Preview) -> LetterBulk:
+    if isinstance(done, Preview):
+        return LetterBulk(matched, preview=done)
     return LetterBulk(matched, done.sent, done.refused)
+
+
+def _new_input(value: Any) -> Any:
+    return UNSET if value is msgspec.UNSET else value

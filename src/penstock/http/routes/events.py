@@ -20,7 +20,7 @@ from ...flows.reducer import RunView, TriggerView, reduce_trigger
 from ..audit import AUDIT, check_reader, hidden_stream
 from ..endpoints import Body, Call, DryRunQuery, Query, Routes
 from ..event_filter import EventFilter
-from ..shared_reader import Locate, locate_event, locate_feed
+from ..shared_reader import check_cursor
 from ..sse import EventStream, envelope_frame, named_frame
 
 routes = Routes("events")
@@ -192,11 +192,11 @@ async def read_feed(app: App, call: Call, query: FeedQuery) -> FeedPage:
 async def follow_feed(app: App, call: Call, query: LiveQuery) -> Response:
     """Follow the events of all streams live. Messages are `{v, stream, event, record}`; the cursor is the feed's."""
     readers = call.services.readers
-    after = _cursor(call, query, locate_feed)
+    after = await _cursor(call, query, None)
     if after is None:
         newest = await app.store.feed(None)
         after = newest[-1].cursor if newest else ""
-    wanted = _filter(call, query, hidden_stream(app, call.caller))
+    wanted = make_filter(call, query, hidden_stream(app, call.caller))
     return EventStream(call, readers.feed, after, frame=envelope_frame, wanted=wanted)
 
 
@@ -206,7 +206,7 @@ async def read_named_stream(app: App, call: Call, stream: str, query: EventQuery
     return await read_page(app, check_reader(call.caller, app._bodies.check(stream)), query)
 
 
-@routes.get("/api/_events/{stream}/tail", is_stream=True)
+@routes.get("/api/_events/{stream:path}/tail", is_stream=True)
 async def tail_named_stream(app: App, call: Call, stream: str, query: LiveQuery) -> Response:
     """Follow a stream by its whole name: its newest events, then live ones."""
     return await follow_one(app, call, check_reader(call.caller, app._bodies.check(stream)), query)
@@ -239,13 +239,13 @@ async def read_stream_state(app: App, type: str, id: str) -> dict[str, Any]:
     return state
 
 
-@routes.get("/api/_events/{type}/{id}/events")
+@routes.get("/api/_events/{type}/{id:path}/events")
 async def read_stream(app: App, call: Call, type: str, id: str, query: EventQuery) -> EventPage:
     """Return the events of a stream."""
     return await read_page(app, check_reader(call.caller, stream_name(app, type, id)), query)
 
 
-@routes.post("/api/_events/{type}/{id}/events", status=201)
+@routes.post("/api/_events/{type}/{id:path}/events", status=201)
 async def append_event(app: App, type: str, id: str, body: AppendBody) -> Appended:
     """Append an event to a stream."""
     if type == AUDIT:
@@ -264,7 +264,7 @@ async def append_event(app: App, type: str, id: str, body: AppendBody) -> Append
     )
 
 
-@routes.get("/api/_events/{type}/{id}/stream", is_stream=True)
+@routes.get("/api/_events/{type}/{id:path}/stream", is_stream=True)
 async def follow_stream(app: App, call: Call, type: str, id: str, query: LiveQuery) -> Response:
     """Follow a stream: its newest events, then live ones. A client continues with `Last-Event-ID`."""
     return await follow_one(app, call, check_reader(call.caller, stream_name(app, type, id)), query)
@@ -272,14 +272,14 @@ async def follow_stream(app: App, call: Call, type: str, id: str, query: LiveQue
 
 async def follow_one(app: App, call: Call, stream: str, query: LiveQuery) -> Response:
     """Return the live events of one stream."""
-    after, first = _cursor(call, query, locate_event), []
+    after, first = await _cursor(call, query, stream), []
     if query.snapshot and after is None:
         shown, after = await take_snapshot(app, stream)
         first = [named_frame("snapshot", shown, after or None)]
     elif after is None:
         after = await find_backfill(app, stream, query.backfill)
     readers = call.services.readers
-    return EventStream(call, lambda: readers.stream(stream), after, wanted=_filter(call, query), first=first)
+    return EventStream(call, lambda: readers.stream(stream), after, wanted=make_filter(call, query), first=first)
 
 
 async def read_page(app: App, stream: str, query: EventQuery) -> EventPage:
@@ -337,6 +337,8 @@ async def read_state(app: App, type: str, id: str) -> RunView | TriggerView:
         return reduce_trigger(await app.events.read_all(stream_name(app, type, id)))
     if type in app._engines.run_kinds:
         return await app.runs.get(id)
+    if ":" in type:  # the whole name of a stream whose id has a slash
+        raise ApiError(f"no type {shorten(type, 50)}; for an id with a slash, use /api/_events/<type>/<id>/events")
     raise ApiError(
         f"streams of type {shorten(type, 50)} have no state; the path with /events at its end has the events"
     )
@@ -360,11 +362,11 @@ async def find_backfill(app: App, stream: str, count: int) -> str:
     return found[-1].id if len(found) > count else ""
 
 
-def _cursor(call: Call, query: LiveQuery, locate: Locate) -> str | None:
+async def _cursor(call: Call, query: LiveQuery, stream: str | None) -> str | None:
     """Return the cursor that a client continues after, or None. It is checked here, before the answer starts."""
     cursor = call.request.headers.get("last-event-id", query.after)
     if cursor is not None:
-        locate(cursor)
+        await check_cursor(call.services.app.store, stream, cursor)
     return cursor
 
 
@@ -374,7 +376,8 @@ def _limit(limit: int) -> int:
     return limit
 
 
-def _filter(call: Call, query: LiveQuery, hidden: str | None = None) -> EventFilter:
+def make_filter(call: Call, query: LiveQuery, hidden: str | None = None) -> EventFilter:
+    """Return the filter that a query asks for."""
     return EventFilter(
         call.services.flow_names,
         kinds=query.kind,

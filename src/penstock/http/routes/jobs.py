@@ -12,6 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from ...app.app import App
 from ...app.executions import ExecutionFrame
 from ...app.log_lines import LogView
+from ...app.run_handle import Run
 from ...app.views import ChildView, JobView
 from ...commit.preview import Preview
 from ...core.api_errors import ApiError
@@ -89,6 +90,28 @@ class Added(msgspec.Struct):
     """The id of a job or a run."""
 
     id: str
+
+
+class Enqueued(msgspec.Struct, omit_defaults=True):
+    """The id of a job. With a key that was used before, nothing was added: `existing` is true, and the status is 200
+    instead of 201."""
+
+    id: str
+    existing: bool = False
+
+
+class Started(msgspec.Struct, omit_defaults=True):
+    """The id of a run. With a key that was used before, nothing was started: `existing` is true, and the status is 200
+    instead of 201. `differs` is true if the run of the key was started with another input."""
+
+    id: str
+    existing: bool = False
+    differs: bool = False
+
+
+def show_started(run: Run[Any]) -> Started:
+    """Return what a start did."""
+    return Started(run.id, run.existing, run.differs)
 
 
 class AddedMany(msgspec.Struct):
@@ -186,27 +209,26 @@ async def list_jobs(app: App, queue: str, query: JobQuery) -> JobList:
     return JobList(list(found), found.cursor, found.is_cut)
 
 
-@routes.post("/api/_queue/{queue}/jobs", status=201)
-async def enqueue_job(app: App, queue: str, body: EnqueueBody) -> Added:
-    """Enqueue a job."""
-    return Added(
-        await app.jobs.enqueue(
-            queue,
-            body.input,
-            key=body.key,
-            name=body.name,
-            delay=body.delay,
-            at=body.at,
-            priority=body.priority,
-            retry=body.retry,
-            correlation_id=body.correlation_id,
-            dedupe=body.dedupe,
-            dedupe_ttl=body.dedupe_ttl,
-            keep_completed=body.keep_completed,
-            keep_failed=body.keep_failed,
-            order_key=body.order_key,
-        )
+@routes.post("/api/_queue/{queue}/jobs", status=201, may_exist=True)
+async def enqueue_job(app: App, queue: str, body: EnqueueBody) -> Enqueued:
+    """Enqueue a job. With a key that was used before, the answer is 200 with `existing`, and nothing is added."""
+    job = await app.jobs._enqueue(
+        queue,
+        body.input,
+        key=body.key,
+        name=body.name,
+        delay=body.delay,
+        at=body.at,
+        priority=body.priority,
+        retry=body.retry,
+        correlation_id=body.correlation_id,
+        dedupe=body.dedupe,
+        dedupe_ttl=body.dedupe_ttl,
+        keep_completed=body.keep_completed,
+        keep_failed=body.keep_failed,
+        order_key=body.order_key,
     )
+    return Enqueued(str(job), job.existing)
 
 
 @routes.post("/api/_queue/{queue}/jobs/bulk", status=201)

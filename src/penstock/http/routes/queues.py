@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+from starlette.responses import Response
 
 from ...app.app import App
 from ...app.views import QueueKeysView, QueueLimitsView, QueueMinute, QueueView
-from ..endpoints import Body, Query, Routes
+from ..endpoints import Body, Call, Query, Routes
+from ..shared_reader import locate_event
+from ..single_reader import SingleReader
+from ..sse import EventStream
+from .events import LiveQuery, follow_one, make_filter
 
 routes = Routes("queues")
 
@@ -23,6 +28,12 @@ class RatesQuery(Query):
     """How far to look back."""
 
     since: float | str = "1h"
+
+
+class QueueEventQuery(LiveQuery):
+    """What to follow, and from where."""
+
+    shared: bool = False  # on Redis, with jobs that BullMQ workers of other programs run, from the first event kept
 
 
 class Drained(msgspec.Struct):
@@ -68,6 +79,20 @@ async def get_queue(app: App, queue: str) -> QueueView:
 async def list_queue_rates(app: App, queue: str, query: RatesQuery) -> list[QueueMinute]:
     """Return what happened to the jobs of a queue, one row for each minute, oldest first. A week is kept."""
     return list(await app.queues.rates(queue, since=query.since))
+
+
+@routes.get("/api/_queue/{queue}/events", is_stream=True)
+async def follow_queue_events(app: App, call: Call, queue: str, query: QueueEventQuery) -> Response:
+    """Follow the job events of a queue: its newest ones, then live ones. A client continues with `Last-Event-ID`."""
+    stream = app._bodies.queue(queue)
+    if not query.shared:
+        return await follow_one(app, call, stream, query)
+    await app.queues._get(queue)
+    after = call.request.headers.get("last-event-id", query.after) or ""
+    locate_event(after)  # it is checked before the answer starts
+    bodies = app._bodies
+    reader = SingleReader(stream, lambda after: app.queues.events(queue, after=after, shared=True), bodies.redact_json)
+    return EventStream(call, reader.share, after, wanted=make_filter(call, query))
 
 
 @routes.post("/api/_queue/{queue}/pause")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,25 +16,28 @@ from ...app.run_bulk import BulkAction, BulkResult
 from ...app.tokens import ADMIN
 from ...app.views import RunSummary
 from ...commit.preview import Preview
+from ...core.api_errors import ApiError
 from ...core.errors import UnknownRun
 from ...core.events import Event
 from ...core.payload import parse_json
+from ...core.text import shorten
 from ...flows.reducer import RunView
 from ...ports.store import RunRow
 from ..dispatch import SECURITY_HEADERS
 from ..endpoints import Body, Call, DryRunQuery, Query, Routes
 from .dead_letters import Redriven, show_redriven
 from .jobs import (
-    Added,
     Done,
     LogPage,
     LogQuery,
     ReasonBody,
     Result,
     ResultQuery,
+    Started,
     check_limit,
     show_done,
     show_lines,
+    show_started,
 )
 
 LINES = "application/x-ndjson"
@@ -152,6 +155,8 @@ class Replayed(msgspec.Struct, omit_defaults=True):
     """The id of the new run, or what would be written."""
 
     id: str | None = None
+    existing: bool = False
+    differs: bool = False
     preview: Preview | None = None
 
 
@@ -218,10 +223,10 @@ async def list_flow_runs(app: App, flow: str, query: RunQuery) -> RunPage:
     return await find_runs(app, msgspec.structs.replace(query, flow=flow))
 
 
-@routes.post("/api/_flow/{flow}/runs", status=201)
-async def start_run(app: App, flow: str, body: StartBody) -> Added:
-    """Start a run of a flow."""
-    id = await app.runs.start(
+@routes.post("/api/_flow/{flow}/runs", status=201, may_exist=True)
+async def start_run(app: App, flow: str, body: StartBody) -> Started:
+    """Start a run of a flow. With a key that was used before, the answer is 200 with `existing`, and nothing starts."""
+    run = await app.runs.start(
         flow,
         body.input,
         key=body.key,
@@ -231,7 +236,7 @@ async def start_run(app: App, flow: str, body: StartBody) -> Added:
         at=body.at,
         tags=body.tags,
     )
-    return Added(str(id))
+    return show_started(run)
 
 
 @routes.get("/api/_flow/{flow}/runs/{id}")
@@ -357,12 +362,12 @@ async def retry_run(app: App, id: str, query: DryRunQuery) -> Redriven:
     return show_redriven(await app.runs.retry(id, **guard(query)))
 
 
-@routes.post("/api/_run/{id}/replay", status=201)
+@routes.post("/api/_run/{id}/replay", status=201, may_exist=True)
 async def replay_run(app: App, id: str, query: DryRunQuery, body: ReplayBody) -> Replayed:
     """Start a new run of the same flow with the recorded input or another one."""
     input = UNSET if body.input is msgspec.UNSET else body.input
     done = await app.runs.replay(id, input=input, key=body.key, **guard(query))
-    return Replayed(preview=done) if isinstance(done, Preview) else Replayed(str(done))
+    return Replayed(preview=done) if isinstance(done, Preview) else Replayed(done.id, done.existing, done.differs)
 
 
 @routes.post("/api/_run/{id}/fork", status=201)
@@ -406,14 +411,13 @@ async def check_flow(app: App, flow: str, id: str) -> RunRow:
 
 async def find_runs(app: App, query: RunQuery) -> RunPage:
     """Return the page of runs that a query selects."""
-    tags = dict(tag.partition("=")[::2] for tag in query.tag)
     found = await app.runs.list(
         flow=query.flow,
         status=query.status,
         since=parse_time(query.since),
         until=parse_time(query.until),
-        tags=tags or None,
-        attributes=dict(one.partition("=")[::2] for one in query.attribute) or None,
+        tags=read_pairs(query.tag, "tag"),
+        attributes=read_pairs(query.attribute, "attribute"),
         correlation_id=query.correlation_id,
         step=query.step,
         error=query.error,
@@ -423,6 +427,18 @@ async def find_runs(app: App, query: RunQuery) -> RunPage:
         limit=query.limit,
     )
     return RunPage(found, found[-1].id if len(found) == query.limit else None)
+
+
+def read_pairs(texts: Sequence[str], what: str) -> dict[str, str] | None:
+    """Return the parameters `name=value` as a mapping, None without any. Raise ApiError for one of another form."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ApiError(f"?{what}= must be name=value, such as ?{what}=team=billing, got {shorten(text)}")
+        if pairs.setdefault(name, value) != value:
+            raise ApiError(f"?{what}= has two values for {shorten(name)}, which no run has; pass one of them")
+    return pairs or None
 
 
 async def view_run(app: App, id: str, query: ViewQuery) -> RunView:

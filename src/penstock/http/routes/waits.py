@@ -9,6 +9,7 @@ import msgspec
 from ...app.app import App
 from ...app.waits import WaitView
 from ...commit.preview import Preview
+from ...core.signatures import Signature
 from ...durable.trigger_waits import trigger_url
 from ..endpoints import Body, Call, DryRunQuery, Query, Routes
 from .runs import parse_time
@@ -64,11 +65,25 @@ async def create_trigger_token(app: App, id: str) -> TokenView:
     return TokenView(token, trigger_url(app.settings.public_url, token))
 
 
+class SignBody(Body):
+    """The call of a trigger to sign."""
+
+    token: str
+    data: Any = None
+
+
+@routes.post("/api/_waits/sign", is_secret=True)
+async def sign_trigger_call(app: App, body: SignBody) -> Signature:
+    """Sign a call of a trigger, with the secret in the environment variable that it names. The body is base64."""
+    return await app.waits.sign(body.token, body.data)
+
+
 class ResolveBody(Body):
     """What a wait is resolved with."""
 
     data: Any = None
     reason: str | None = None
+    by: str | None = None  # recorded beside the name of the token
     dry_run: bool = False  # as `?dryRun`
 
 
@@ -76,6 +91,7 @@ class CancelWaitBody(Body):
     """Why a wait is cancelled."""
 
     reason: str | None = None
+    by: str | None = None  # recorded beside the name of the token
     dry_run: bool = False
 
 
@@ -100,7 +116,7 @@ async def resolve_wait(app: App, call: Call, id: str, query: DryRunQuery, body: 
             id,
             body.data,
             reason=body.reason,
-            by=call.caller.name,
+            by=_name_caller(call, body.by),
             dry_run=body.dry_run or query.dry_run,
             version=query.version,
         )
@@ -112,9 +128,18 @@ async def cancel_wait(app: App, call: Call, id: str, query: DryRunQuery, body: C
     """Cancel a pending wait. It raises WaitCancelled in the run."""
     return _action(
         await app.waits.cancel(
-            id, reason=body.reason, by=call.caller.name, dry_run=body.dry_run or query.dry_run, version=query.version
+            id,
+            reason=body.reason,
+            by=_name_caller(call, body.by),
+            dry_run=body.dry_run or query.dry_run,
+            version=query.version,
         )
     )
+
+
+def _name_caller(call: Call, by: str | None) -> str:
+    """Return who acts, for the record. What a caller writes does not replace the name of its token."""
+    return call.caller.name if not by else f"{by} ({call.caller.name})"
 
 
 def _action(done: str | Preview) -> WaitAction:

@@ -175,6 +175,7 @@ async def test_a_wait_is_cancelled_and_an_answer_says_what_it_does(open_console:
         await app.start("approval", {"id": 7}, key="approval-7")
         async with open_console(app, "waits") as page:
             await page.get_by_test_id("wait-row").get_by_role("link").click()
+            await page.get_by_test_id("what-happens").locator("summary").click()
             await expect(page.get_by_test_id("preview")).to_contain_text("becomes resolved")
             async with visit(page, "runs/approval-7?step=approval"):
                 await page.get_by_test_id("cancel-wait").click()

@@ -83,6 +83,18 @@ async def test_a_command_that_writes_nothing_is_recorded(serve: Serve, url: str)
         assert len(await app.runs.list()) == 1
 
 
+async def test_a_dry_run_is_recorded_as_one(serve: Serve) -> None:
+    async with App(":memory:", handlers=()) as app, serve(app) as client:
+        id = await app.enqueue("mail", 1, delay="1h")
+        await client.post(f"/api/_job/{id}/cancel?dryRun")
+        await client.post(f"/api/_job/{id}/cancel?dryRun=false")
+        found = await app.events.read_all("nq:audit:log")
+        assert [(one.data["action"], one.data.get("dryRun")) for one in found] == [
+            ("cancel_job", True),
+            ("cancel_job", None),
+        ]
+
+
 async def test_without_the_record_there_is_no_command(serve: Serve, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that fails with the record fails with the command: nothing is started that nobody recorded."""
     async with App(url, handlers=[noop]) as app, serve(app) as client:

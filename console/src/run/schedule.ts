@@ -4,6 +4,9 @@ import { duration } from '../api/format'
 
 const DAYS = ['Sunday', 'Monday', 'Tuesday', 'Wednesday', 'Thursday', 'Friday', 'Saturday']
 
+const MONTHS = ['January', 'February', 'March', 'April', 'May', 'June', 'July', 'August', 'September', 'October', 'November', 'December']
+const ordinal = (number: number): string => `${number}${{ 2: 'nd', 3: 'rd' }[number] ?? 'th'}`
+
 /** Return when a schedule fires, in words where the rule is simple. */
 export function inWords(one: { everyMs?: number | null; cron?: string | null; at?: string | null; tz?: string }): string {
   if (one.everyMs) return `every ${duration(one.everyMs).replace(/\.0+ /, ' ')}`
@@ -22,6 +25,17 @@ export function inWords(one: { everyMs?: number | null; cron?: string | null; at
     if (weekday === '*') return `every day at ${time}${zone}`
     if (weekday === '1-5') return `Monday to Friday at ${time}${zone}`
     if (number.test(weekday ?? '')) return `every ${DAYS[Number(weekday) % 7]} at ${time}${zone}`
+  }
+  if (!rest.length && number.test(minute!) && number.test(hour ?? '')) {
+    const time = `at ${hour!.padStart(2, '0')}:${minute!.padStart(2, '0')}${zone}`
+    const days = /^\d(,\d)+$/.test(weekday ?? '') ? weekday!.split(',').map((one) => DAYS[Number(one) % 7]) : undefined
+    if (day === '*' && month === '*' && days) return `every ${days.slice(0, -1).join(', ')} and ${days.at(-1)} ${time}`
+    const months = /^\*\/(\d+)$/.exec(month ?? '')
+    if (number.test(day!) && weekday === '*') {
+      if (month === '*') return `on day ${day} of every month ${time}`
+      if (months) return `on day ${day} of every ${ordinal(Number(months[1]))} month ${time}`
+      if (number.test(month!) && MONTHS[Number(month) - 1]) return `every year on ${day} ${MONTHS[Number(month) - 1]} ${time}`
+    }
   }
   return `cron ${one.cron}${zone}`
 }

@@ -57,6 +57,8 @@ def _build_event(app: App, endpoint: Endpoint, call: Call, error: str | None) ->
     }
     if error is not None:
         data["code"] = error
+    if call.is_dry_run:
+        data["dryRun"] = True
     if call.wants_reveal:
         data["reveal"] = True
     body = EventBody(COMMAND, call.caller.name, data=msgspec.Raw(msgspec.json.encode(data)))

@@ -66,6 +66,11 @@ class Call:
     body: bytes = b""
 
     @property
+    def is_dry_run(self) -> bool:
+        """Whether the command only shows what it would write."""
+        return "dryRun" in self.query and self.query["dryRun"].lower() in ("", "1", "true")
+
+    @property
     def wants_reveal(self) -> bool:
         """Whether the answer should show secrets."""
         return "reveal" in self.query and self.query["reveal"].lower() in ("", "1", "true")

@@ -55,6 +55,8 @@ class SettingOptions(TypedDict, total=False):
     stream_types: Names | None
     http_allow: Names | None
     public_url: str | None
+    blob_url: str | None
+    blob_signed_urls: Literal["on", "off"] | None
     host: str | None
     port: int | None
     heartbeat: Duration | None
@@ -111,6 +113,8 @@ class Settings:
     stream_types: tuple[str, ...] = ()
     http_allow: tuple[str, ...] = ()
     public_url: str = ""
+    blob_url: str = ""
+    blob_signed_urls: Literal["on", "off"] = "on"
     host: str = "127.0.0.1"
     port: int = 8765
     heartbeat: int = 15_000
@@ -266,6 +270,7 @@ _CHOICES = {
     "unknown_fields": ("refuse", "ignore"),
     "state_events": ("on", "off"),
     "typescript": ("on", "off"),
+    "blob_signed_urls": ("on", "off"),
     "log": ("debug", "info", "warning", "error"),
     "log_format": ("pretty", "json"),
 }

@@ -50,6 +50,7 @@ async def test_only_these_routes_are_public() -> None:
     assert sorted(endpoint.path for endpoint in ENDPOINTS if endpoint.is_public) == [
         "/api/_flows/triggers/{token}",
         "/api/_triggers/{token}",
+        *["/api/blobs/{key:path}"] * 2,
         "/api/triggers/{token}",
         *["/api/webhooks/{path:path}"] * 5,
         "/health",

@@ -11,6 +11,7 @@ from cyclopts import App as Parser
 
 from command_routes import NO_ROUTE, ROUTES
 from penstock import App
+from penstock.app.blobs import Blobs
 from penstock.app.dags import Dags
 from penstock.app.dead_letters import DeadLetters
 from penstock.app.entities import Entities
@@ -38,6 +39,7 @@ FACETS: dict[str, type] = {
     "waits": Waits,
     "events": Events,
     "state": AppState,
+    "blobs": Blobs,
     "webhooks": Webhooks,
     "flows": Flows,
     "dags": Dags,

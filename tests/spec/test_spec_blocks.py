@@ -15,7 +15,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 ROOMS = TESTS.parent / "src" / "penstock"
 # What `later` may name, and the room that it gets: once that exists, its blocks must name their tests.
-MISSING = {"blobs": "blobs"}
+MISSING: dict[str, str] = {}
 
 # document | section | what the block shows | how it is proved: file::test, or later, shown or replaced with the reason
 BLOCKS = """
@@ -44,7 +44,7 @@ BLOCKS = """
 000 | 14 | TriggerMapResult: jobId, dedupe | spec/test_spec_workers.py::test_job_id_and_dedupe_of_a_map
 000 | 14 | TriggerMapResult: delay, priority, attempts | spec/test_spec_workers.py::test_delay_priority_and_attempts_of_a_map
 000 | 14 | FlowConfig, WorkerConfig | handlers/test_discovery.py::test_every_key_of_a_config
-000 | 14 | BlobProvider | later: blobs
+000 | 14 | BlobProvider | blobs/test_blob_stores.py::test_a_blob_in_every_form_comes_back
 001 | 3.2 | canonical record | core/test_events.py::test_an_encoded_event
 001 | 4.1 | ingress record of a log | spec/test_spec_events.py::test_the_events_of_a_completed_run
 001 | 4.1 | canonical record of a log | spec/test_spec_events.py::test_the_events_of_a_completed_run

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 import msgspec
 
 from .. import __version__
+from ..blobs.connect import open_blobs
 from ..commit.command_sink import CommandSink
 from ..commit.committer import Committer
 from ..commit.rate_counter import RateCounter
 from ..commit.runtime import Runtime
+from ..context.blob_urls import BlobUrls
+from ..context.blobs import BlobView
 from ..core.clock import Clock, SystemClock, to_iso
 from ..core.durations import Duration
 from ..core.errors import ConfigError, DagInactive
@@ -51,6 +54,7 @@ from ..handlers.registry import Registry, build_registry
 from ..handlers.reload import rediscover, rediscover_file
 from ..jobs.engine import JobEngine
 from ..jobs.launcher import Launcher
+from ..ports.blobs import ObjectStore
 from ..ports.bridge import Bridge
 from ..ports.store import Store
 from ..ports.unit import DELIVERIES, Claim
@@ -65,6 +69,7 @@ from ..worker.outcomes import Work
 from .advice import Advice
 from .app_log import make_app_log
 from .arguments import NoInput, StartOptions, check_list, check_path
+from .blobs import Blobs
 from .bridges import AppBridgeHost, BridgeView, check_bridges, make_entity_bridges, run_bridges
 from .dag_files import register_dag_files
 from .dags import Dags
@@ -102,7 +107,7 @@ handlers may start jobs and runs."""
 
 _FACETS = {
     *("runs", "jobs", "queues", "dead_letters", "schedules", "waits", "events", "state", "workers", "outbox"),
-    *("tokens", "store", "webhooks", "dags", "entities"),
+    *("tokens", "store", "webhooks", "dags", "entities", "blobs"),
     *("_runtime", "_committer", "_engine", "_engines", "_transactions", "_schedule_service", "_start_on", "_snapshots"),
     "_delivery_preview",
 }
@@ -122,8 +127,8 @@ class App:
             print(await app.result(run))
 
     Everything else is in a facet: `app.flows`, `app.dags`, `app.entities`, `app.runs`, `app.jobs`, `app.queues`,
-    `app.dead_letters`, `app.schedules`, `app.waits`, `app.events`, `app.state`, `app.workers`, `app.outbox` and
-    `app.tokens`.
+    `app.dead_letters`, `app.schedules`, `app.waits`, `app.events`, `app.state`, `app.blobs`, `app.workers`,
+    `app.outbox` and `app.tokens`.
 
     Args:
         url: The store: "sqlite:///file.db", "redis://host:6379/0" or "postgresql://user@host/database". Default:
@@ -138,6 +143,7 @@ class App:
             in this process.
         engines: Functions that make engines for further kinds of runs.
         connections: Connections that Apps of several namespaces share.
+        blobs: A blob store to use instead of opening `blob_url`.
         settings: Any setting by name; see the settings reference.
     """
 
@@ -154,6 +160,7 @@ class App:
         runner: RunnerFactory | None = None,
         engines: Iterable[EngineFactory] = (),
         connections: SharedConnections | None = None,
+        blobs: ObjectStore | None = None,
         **settings: Unpack[SettingOptions],
     ) -> None:
         values = {**settings, "url": url, "dir": str(dir) if isinstance(dir, Path) else dir}
@@ -176,6 +183,7 @@ class App:
         self._engine_factories = tuple(check_list(engines, "engines"))
         self._unit_ids = map(f"{os.urandom(6).hex()}-{{}}".format, itertools.count(1))
         self._shared_connections = connections
+        self._objects = blobs
         self._is_open = False
         self.flows = Flows(self)
 
@@ -234,6 +242,7 @@ class App:
         self.clock = store.clock
         self._committer = Committer(store, self._instrumentation)
         self._committer.rates = RateCounter(store, self._committer.outages)
+        blobs = self._open_blobs(store, self._committer)
         runtime = Runtime(
             store,
             self._committer,
@@ -243,6 +252,7 @@ class App:
             lambda: self.registry,
             self._instrumentation,
             self.settings.public_url,
+            blobs,
         )
         self._runtime = runtime
         advice = Advice(runtime)
@@ -278,6 +288,7 @@ class App:
         self.state = AppState(runtime)
         self.outbox = Outbox(self._committer, self.settings.namespace)
         self.tokens = Tokens(runtime)
+        self.blobs = Blobs(blobs)
         self._start_on = StartOnWaits(runtime)
         self.workers = Workers(
             runtime,
@@ -569,6 +580,16 @@ class App:
         return await diagnose(self)
 
     # Internals
+
+    def _open_blobs(self, store: Store, committer: Committer) -> BlobView:
+        settings, objects = self.settings, self._objects
+        if objects is None and settings.blob_url:
+            objects = open_blobs(settings.blob_url, settings.namespace, store.clock)
+        is_on = settings.blob_signed_urls == "on"
+        return BlobView(
+            objects,
+            BlobUrls(store, committer, store.clock, lambda: next(self._unit_ids), settings.public_url, is_on),
+        )
 
     def open_claim(self, claim: Claim) -> Coroutine[Any, Any, Work]:
         """Open a claim with the engine it belongs to. The worker calls it."""

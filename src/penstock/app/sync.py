@@ -27,6 +27,7 @@ from .outbox import Outbox
 from .portal import Portal, check_blocking
 from .sync_facets import (
     SyncAppState,
+    SyncBlobs,
     SyncDags,
     SyncDeadLetters,
     SyncEntities,
@@ -211,6 +212,10 @@ class SyncApp(SyncShortcuts):
     @property
     def tokens(self) -> SyncTokens:
         return SyncTokens(self._portal, self.app.tokens)
+
+    @property
+    def blobs(self) -> SyncBlobs:
+        return SyncBlobs(self._portal, self.app.blobs)
 
     @property
     def workers(self) -> SyncWorkers:

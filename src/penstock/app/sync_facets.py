@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Generic, Literal, Unpack, cast, overload
 
 from ..commit.preview import Preview
+from ..context.blobs import Method
 from ..context.state import Key, StatePage
 from ..core.durations import Duration
 from ..core.events import Event
@@ -23,6 +24,7 @@ from ..handlers.options import KeepOption
 from ..handlers.webhooks import KEY_HEADER, Webhook
 from ..jobs.dead_letters import DeadLetter
 from ..jobs.job_trees import JobTree, Node
+from ..ports.blobs import Blob, BlobData
 from ..ports.store import FeedItem
 from ..ports.unit import JobState
 from ..schedules.spec import CatchUp, Overlap
@@ -30,6 +32,7 @@ from ..worker.handler_inspection import Inspection
 from . import preflight
 from .app import App
 from .arguments import UNSET, NoInput, StartOptions
+from .blobs import Blobs
 from .bridges import BridgeView
 from .dags import DagComparison, Dags
 from .dead_letters import DeadLetters, ErrorGroup
@@ -2168,6 +2171,76 @@ class SyncTokens:
             ticket: The text of the ticket.
         """
         return self._portal.call(self._facet.take_ticket(ticket))
+
+
+class SyncBlobs:
+    """`Blobs` without an event loop: each call waits for its answer."""
+
+    def __init__(self, portal: Portal, facet: Blobs) -> None:
+        self._portal = portal
+        self._facet = facet
+
+    def put(self, key: str, data: BlobData, *, content_type: str | None = None) -> Blob:
+        """Put a blob at once, and return it. What the key held before is replaced.
+
+        Args:
+            key: Its name: parts of letters, digits and ._=+@- joined with "/", such as "reports/7.pdf".
+            data: Bytes, text, an open binary file, a path, or an iterable of bytes, async or not.
+            content_type: Its media type. Default: by the end of the key.
+        """
+        return self._portal.call(self._facet.put(key, data, content_type=content_type))
+
+    def get(self, key: str) -> bytes:
+        """Return a blob as bytes. Raise UnknownBlob if there is none, BlobCorrupt if it is damaged.
+
+        Args:
+            key: Its name.
+        """
+        return self._portal.call(self._facet.get(key))
+
+    def stream(self, key: str) -> Iterator[bytes]:
+        """Yield a blob in chunks of about 1 MB. Raise BlobCorrupt after the last one if it is damaged.
+
+        Args:
+            key: Its name.
+        """
+        return self._portal.iterate(self._facet.stream(key))
+
+    def info(self, key: str) -> Blob:
+        """Return size, type and hash of a blob. Raise UnknownBlob if there is none.
+
+        Args:
+            key: Its name.
+        """
+        return self._portal.call(self._facet.info(key))
+
+    def list(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> Sequence[Blob]:
+        """Return blobs in the order of their keys, without their hashes.
+
+        Args:
+            prefix: Only keys that start with this.
+            after: The key of the last blob of the page before.
+            limit: Maximum number of blobs.
+        """
+        return self._portal.call(self._facet.list(prefix, after=after, limit=limit))
+
+    def delete(self, key: str) -> bool:
+        """Delete a blob; return False if there was none.
+
+        Args:
+            key: Its name.
+        """
+        return self._portal.call(self._facet.delete(key))
+
+    def url(self, key: str, *, expires: Duration = "15m", method: Method = "GET") -> str:
+        """Return a URL that works without a token until it expires: of the bucket, or of the HTTP API.
+
+        Args:
+            key: Name of the blob.
+            expires: How long it works, at most 7 days.
+            method: "GET" to read the blob, "PUT" to write it.
+        """
+        return self._portal.call(self._facet.url(key, expires=expires, method=method))
 
 
 class SyncFlows:

@@ -48,6 +48,7 @@ COMMANDS: dict[str, Entry] = {
     "workers": Entry("List the workers that are alive: host, queues, busy slots, code.", _QUEUES),
     "schedules": Entry("List schedules; add, pause, resume, remove, next, run now.", _QUEUES),
     "state": Entry("Read and write the state store: get, set, list, delete.", _QUEUES),
+    "blobs": Entry("List blobs; put, get, info, url, delete.", _QUEUES),
     "flows": Entry("List the flows in the worker files; 'flows show NAME' shows one.", _CODE),
     "dags": Entry("List dags; register, check, compare, retry; circuit breakers.", _CODE),
     "entities": Entry("List entities; show, emit, history, diagram, types.", _RUNS),

@@ -16,6 +16,7 @@ from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from ..core.retry import RetryOption
 from ..handlers.options import KeepOption
+from .blobs import Blobs
 from .connection import Connection
 from .dags import Dags
 from .dead_letters import DeadLetters
@@ -65,6 +66,7 @@ class Client:
         self.waits = Waits(self._connection)
         self.events = Events(self._connection)
         self.state = State(self._connection)
+        self.blobs = Blobs(self._connection)
         self.webhooks = Webhooks(self._connection)
         self.flows = Flows(self._connection)
         self.dags = Dags(self._connection)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -146,7 +146,7 @@ class Connection:
         kind: type[T],
         *path: str,
         query: Mapping[str, Any] | None = None,
-        content: bytes | None = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         read_timeout_s: float | None = READ_TIMEOUT_S,
     ) -> T:
@@ -161,7 +161,7 @@ class Connection:
         method: str,
         *path: str,
         query: Mapping[str, Any] | None = None,
-        content: bytes | None = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         read_timeout_s: float | None = READ_TIMEOUT_S,
     ) -> bytes:
@@ -185,16 +185,22 @@ class Connection:
             raise read_error(answer.status_code, answer.content)
         return answer.content
 
-    async def read_lines(self, *path: str) -> AsyncGenerator[bytes]:
-        """Yield the lines of an answer as they arrive."""
+    @asynccontextmanager
+    async def open_bytes(self, *path: str) -> AsyncIterator[httpx.Response]:
+        """Open an answer that is read as it arrives."""
         try:
             async with self._http.stream("GET", join_path(path), params=self._always) as answer:
                 if answer.is_error:
                     raise read_error(answer.status_code, await answer.aread())
-                async for line in split_lines(answer.aiter_bytes()):
-                    yield line
+                yield answer
         except httpx.HTTPError as problem:
             raise self._unavailable(problem) from problem
+
+    async def read_lines(self, *path: str) -> AsyncGenerator[bytes]:
+        """Yield the lines of an answer as they arrive."""
+        async with self.open_bytes(*path) as answer:
+            async for line in split_lines(answer.aiter_bytes()):
+                yield line
 
     async def follow(
         self, *path: str, after: str | None, opened: asyncio.Event | None = None, **query: Any

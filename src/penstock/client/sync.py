@@ -8,6 +8,7 @@ from typing import Self
 from ..app.portal import Portal
 from .client import Client
 from .sync_facets import (
+    SyncBlobs,
     SyncDags,
     SyncDeadLetters,
     SyncEntities,
@@ -57,6 +58,7 @@ class SyncClient(SyncShortcuts):
         self.waits = SyncWaits(self._thread, self._client.waits)
         self.events = SyncEvents(self._thread, self._client.events)
         self.state = SyncState(self._thread, self._client.state)
+        self.blobs = SyncBlobs(self._thread, self._client.blobs)
         self.webhooks = SyncWebhooks(self._thread, self._client.webhooks)
         self.dags = SyncDags(self._thread, self._client.dags)
         self.entities = SyncEntities(self._thread, self._client.entities)

@@ -36,6 +36,7 @@ from ..app.views import (
 )
 from ..app.waits import WaitView
 from ..commit.preview import Preview
+from ..context.blobs import Method
 from ..context.state import StatePage
 from ..core.durations import Duration
 from ..core.events import Event
@@ -52,10 +53,12 @@ from ..handlers.options import KeepOption
 from ..handlers.webhooks import KEY_HEADER, Webhook
 from ..jobs.dead_letters import DeadLetter
 from ..jobs.job_trees import JobTree
+from ..ports.blobs import Blob, BlobData
 from ..ports.store import FeedItem
 from ..ports.unit import JobState
 from ..schedules.spec import CatchUp, Overlap
 from ..worker.handler_inspection import Inspection
+from .blobs import Blobs
 from .client import Client
 from .dags import Dags
 from .dead_letters import DeadLetters
@@ -1804,6 +1807,76 @@ class SyncState:
             limit: Maximum number of keys.
         """
         return self._portal.call(self._facet.list(prefix, after=after, limit=limit))
+
+
+class SyncBlobs:
+    """`Blobs` without an event loop: each call waits for its answer."""
+
+    def __init__(self, portal: Portal, facet: Blobs) -> None:
+        self._portal = portal
+        self._facet = facet
+
+    def put(self, key: str, data: BlobData, *, content_type: str | None = None) -> Blob:
+        """Put a blob at once, and return it. What the key held before is replaced.
+
+        Args:
+            key: Its name: parts of letters, digits and ._=+@- joined with "/", such as "reports/7.pdf".
+            data: Bytes, text, an open binary file, a path, or an iterable of bytes, async or not.
+            content_type: Its media type. Default: by the end of the key.
+        """
+        return self._portal.call(self._facet.put(key, data, content_type=content_type))
+
+    def get(self, key: str) -> bytes:
+        """Return a blob as bytes. Secrets in JSON are redacted, as in every answer of the API.
+
+        Args:
+            key: Its name.
+        """
+        return self._portal.call(self._facet.get(key))
+
+    def stream(self, key: str) -> Iterator[bytes]:
+        """Yield a blob in chunks. Raise BlobCorrupt after the last one if it is damaged.
+
+        Args:
+            key: Its name.
+        """
+        return self._portal.iterate(self._facet.stream(key))
+
+    def info(self, key: str) -> Blob:
+        """Return size, type and hash of a blob. Raise UnknownBlob if there is none.
+
+        Args:
+            key: Its name.
+        """
+        return self._portal.call(self._facet.info(key))
+
+    def list(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> Sequence[Blob]:
+        """Return blobs in the order of their keys, without their hashes.
+
+        Args:
+            prefix: Only keys that start with this.
+            after: The key of the last blob of the page before.
+            limit: Maximum number of blobs.
+        """
+        return self._portal.call(self._facet.list(prefix, after=after, limit=limit))
+
+    def delete(self, key: str) -> bool:
+        """Delete a blob; return False if there was none.
+
+        Args:
+            key: Its name.
+        """
+        return self._portal.call(self._facet.delete(key))
+
+    def url(self, key: str, *, expires: Duration = "15m", method: Method = "GET") -> str:
+        """Return a URL that works without a token until it expires: of the bucket, or of the HTTP API.
+
+        Args:
+            key: Name of the blob.
+            expires: How long it works, at most 7 days.
+            method: "GET" to read the blob, "PUT" to write it.
+        """
+        return self._portal.call(self._facet.url(key, expires=expires, method=method))
 
 
 class SyncWebhooks:

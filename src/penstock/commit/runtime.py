@@ -13,6 +13,7 @@ from ..telemetry.instrumentation import Instrumentation
 from .committer import Committer
 
 if TYPE_CHECKING:
+    from ..context.blobs import BlobView
     from ..handlers.registry import Registry
 
 
@@ -31,3 +32,4 @@ class Runtime:
     registry: Callable[[], Registry]
     instrumentation: Instrumentation | None = None  # None: nobody listens
     public_url: str = ""  # the start of the URLs of triggers
+    blobs: BlobView | None = None  # set by App

@@ -17,6 +17,7 @@ from ..core.text import shorten, to_text
 from ..durable.calls import require_name_and_function
 from ..durable.child_runs import ChildRequest
 from ..ports.store import ChildRow, ChildState
+from .blobs import BlobView
 from .launch_requests import JobLaunch, LaunchedId, RunLaunch
 from .state import DONE, AlreadyDone, StateView
 
@@ -45,6 +46,11 @@ class AttemptChannel(Protocol):
 
     def state_view(self, prefix: str) -> StateView:
         """Return the state under a prefix, with the attempt's own writes on top."""
+        ...
+
+    @property
+    def blobs(self) -> BlobView:
+        """The blob store."""
         ...
 
     @property
@@ -199,6 +205,12 @@ class Context:
     def shared(self) -> StateView:
         """Keys the whole application shares."""
         return self._channel.state_view("shared/")
+
+    @property
+    def blob(self) -> BlobView:
+        """Files and other large data, in the blob store of the setting `blob_url`."""
+        self._channel.check()
+        return self._channel.blobs
 
     @cached_property
     def log(self) -> Log:

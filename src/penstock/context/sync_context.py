@@ -30,6 +30,7 @@ from ..durable.journal import JournalCall, JournalEntry
 from ..durable.trigger_signatures import SignedId
 from ..durable.trigger_waits import Trigger, TriggerWait
 from ..durable.waits import TriggerType, Waits, Where
+from .blobs import SyncBlobView
 from .context import Context
 from .state import SyncStateView
 
@@ -59,6 +60,11 @@ class SyncContext:
         self.correlation_id = inner.correlation_id
         self.log = self.logger = inner.log
         self.awaited: Any = None
+
+    @property
+    def blob(self) -> SyncBlobView:
+        """Files and other large data, in the blob store of the setting `blob_url`."""
+        return SyncBlobView(self._inner.blob, self._loop)
 
     def emit(self, kind: str | Mapping[str, Any], data: Any = None, *, tags: Collection[str] | None = None) -> None:
         """Emit an event. It appears, and starts the steps that listen to it, once, when this attempt commits.

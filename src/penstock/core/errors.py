@@ -6,11 +6,13 @@
     ├── DagInactive · EntityRefused · EntityFailed
     ├── NotFound                 UnknownFlow · UnknownDag · UnknownEntity · UnknownNodeType · UnknownStep ·
     │                            UnknownQueue · UnknownRun · UnknownJob · UnknownKind · UnknownSchedule ·
-    │                            UnknownWait · UnknownWebhook · UnknownMessage
+    │                            UnknownWait · UnknownWebhook · UnknownMessage · UnknownBlob
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
     │                            UnreadableJob · BadMessage
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt · BrokenQueue ·
-    │                            NamespaceMismatch · BrokerUnavailable
+    │                            NamespaceMismatch · BrokerUnavailable · BlobUnavailable · BlobStoreMissing ·
+    │                            BlobCorrupt
+    ├── BadBlobUrl
     ├── UnreadableRecord
     ├── HandlerError             Permanent · AddressRefused · EntityCycle · ExpressionError · NodeFailed · Rejected ·
     │   │                        Retry · CircuitOpen · RateLimited ·
@@ -196,6 +198,18 @@ class UnknownWebhook(NotFound):
     code = "unknown_webhook"
 
 
+class UnknownBlob(NotFound):
+    """The blob store has nothing under this key."""
+
+    code = "unknown_blob"
+
+
+class BadBlobUrl(PenstockError):
+    """A signed URL of a blob has expired, or its signature is wrong."""
+
+    code = "bad_blob_url"
+
+
 class PayloadError(PenstockError):
     """A payload breaks the rules that make it readable by every store and every language."""
 
@@ -261,6 +275,24 @@ class BrokerUnavailable(StoreUnavailable):
     """The broker of a bridge did not answer. It is safe to retry."""
 
     code = "broker_unavailable"
+
+
+class BlobUnavailable(StoreUnavailable):
+    """The blob store did not answer. It is safe to retry."""
+
+    code = "blob_unavailable"
+
+
+class BlobStoreMissing(StoreUnavailable):
+    """This process has no blob store. A job that needs one is released, for a worker that has it."""
+
+    code = "blob_store_missing"
+
+
+class BlobCorrupt(StoreError):
+    """A blob does not have the hash that was recorded when it was put."""
+
+    code = "blob_corrupt"
 
 
 class StoreFull(StoreUnavailable):

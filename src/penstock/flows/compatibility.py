@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+from ..context.blobs import BlobView
 from ..core.errors import PayloadError, UnknownFlow, UnknownStep, VersionMismatch
 from ..core.outage_retry import OutageRetry
 from ..durable.session import DEFAULT_MAX_CALLS
@@ -71,5 +72,6 @@ class PreflightChecker:
             max_calls=DEFAULT_MAX_CALLS,
             loop=asyncio.get_running_loop(),
             reads=OutageRetry("preflight"),
+            blobs=runtime.blobs or BlobView(None),
         )
         return await ReplayCheck(await self._engine.open(claim), services).find_differences()

@@ -17,7 +17,7 @@ from ..context.sync_context import BranchCalls, SyncContext, SyncWaits
 from ..core.argument_checks import check_count
 from ..core.clock import datetime_to_ms
 from ..core.durations import Duration
-from ..core.errors import BadArgument, ConcurrentDurableCall, ContextClosed
+from ..core.errors import BadArgument, ConcurrentDurableCall, ConfigError, ContextClosed
 from ..core.event_tags import check_event_tags
 from ..core.payload import pack, to_plain
 from ..core.retry import RetryOption, RetryPolicy
@@ -52,6 +52,12 @@ class HostChannel:
                 f"attempt {self._task.attempt} of {self._task.job} is over, so its ctx can no longer record anything; "
                 "await or join everything a handler starts"
             )
+
+    @property
+    def blobs(self) -> Any:
+        raise ConfigError(
+            'ctx.blob exists in handlers of the worker\'s own process, not with runner="process"; use it in another one'
+        )
 
     def state_view(self, prefix: str) -> Any:
         return HostState(self, self._attempt, is_shared=prefix == "shared/")

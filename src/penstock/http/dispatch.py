@@ -53,7 +53,8 @@ async def answer(services: Services, request: Request, path: str) -> Response:
     if not endpoint.is_public:
         caller = await services.guard.identify(request, allow_ticket=endpoint.is_stream)
         check_role(endpoint, caller)
-    call = Call(caller, request, services, request.method, path, request.query_params, await read_body(request))
+    body = b"" if endpoint.is_upload else await read_body(request)
+    call = Call(caller, request, services, request.method, path, request.query_params, body)
     return await call_endpoint(endpoint, call, path_params)
 
 

@@ -85,6 +85,7 @@ class EndpointOptions(TypedDict, total=False):
     is_command: bool
     is_public: bool
     is_stream: bool
+    is_upload: bool
     is_secret: bool
     media: str
     body_media: str
@@ -106,6 +107,7 @@ class Endpoint:
     is_command: bool = False  # it changes something and is recorded in the audit stream
     is_public: bool = False  # a token in the path is enough
     is_stream: bool = False  # the function returns a response of its own
+    is_upload: bool = False  # the function reads the body itself, which may be large
     is_secret: bool = False  # the answer is a secret, such as a new token, and is not redacted
     media: str = "application/json"
     body_media: str = "application/json"

@@ -6,7 +6,9 @@ from ..context.state import StateConflict, StateContention
 from ..core.api_errors import ApiError
 from ..core.errors import (
     BadArgument,
+    BadBlobUrl,
     BadSignature,
+    BlobStoreMissing,
     ConfigError,
     DagInactive,
     DagInvalid,
@@ -43,6 +45,7 @@ from ..schedules.spec import BadSchedule
 # The first class that an error is an instance of decides.
 _STATUSES: tuple[tuple[type[PenstockError], int], ...] = (
     (BadSignature, 401),
+    (BadBlobUrl, 403),
     (UnknownKind, 409),
     (NotFound, 404),
     (UnknownTrigger, 404),
@@ -74,6 +77,7 @@ _STATUSES: tuple[tuple[type[PenstockError], int], ...] = (
     (HandlerError, 409),
     (TransactionError, 400),
     (StoreFull, 507),
+    (BlobStoreMissing, 409),
     (StoreUnavailable, 503),
     (StoreError, 500),
     (ConfigError, 409),

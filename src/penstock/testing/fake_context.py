@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from ..context.blobs import BlobView, SyncBlobView
 from ..context.context import Context
 from ..context.launch_requests import JobLaunch, RunLaunch
 from ..context.state import AlreadyDone, Key, StateView, SyncStateView
@@ -23,9 +24,11 @@ from ..durable.calls import RunCall
 from ..durable.session import DurableSession
 from ..handlers.decorators import FlowDefinition, read_definitions
 from ..handlers.handler import JobDefinition
+from ..ports.blobs import BlobData
 from ..ports.store import ChildRow, ChildState, StateRow
 from ..ports.unit import StateWrite
 from .clock import FakeClock
+from .fake_blobs import FakeBlobs, FakeSyncBlobs
 from .fake_waits import FakeDurableSession, RecordedCall, RecordedWait
 
 T = TypeVar("T")
@@ -76,6 +79,8 @@ class FakeContext(Context):
     `calls` are the results of `ctx.call` and `ctx.call_many` by the name of the flow: a value, a function of the input,
     or a `ChildFailure`.
 
+    `blobs` is the initial content of `ctx.blob`, which is in memory.
+
     `children` and `failed_children` are the results and errors of a job's children, by key.
 
     `ctx.enqueued` and `ctx.started` hold the jobs that the step enqueued and the runs that it started:
@@ -107,6 +112,7 @@ class FakeContext(Context):
         awaited: Any = None,
         children: Mapping[str, Any] | None = None,
         failed_children: Mapping[str, str] | None = None,
+        blobs: Mapping[str, BlobData] | None = None,
         seed: int = 0,
         clock: FakeClock | None = None,
     ) -> None:
@@ -119,6 +125,7 @@ class FakeContext(Context):
         self.progressed: list[Any] = []
         self.partials: list[Any] = []
         self._emits = emits
+        self._blobs = FakeBlobs(self.clock, _run_now, blobs or {})
         memory = _Memory(self.clock)
         about = f"step {step!r}" if run_id is not None else f"job {job_id}"
         durable = FakeDurableSession(self.clock, about, run_id, seed, events, triggers, calls)
@@ -174,6 +181,10 @@ class _FakeChannel:
 
     def check(self) -> None:
         """Do nothing: the attempt never loses its lease."""
+
+    @property
+    def blobs(self) -> BlobView:
+        return self._ctx._blobs
 
     def state_view(self, prefix: str) -> StateView:
         return _FakeState(prefix, self._memory, None)
@@ -301,6 +312,10 @@ class _FakeSyncContext(SyncContext):
         self.state = _FakeSyncState(inner.state)
         self.shared = _FakeSyncState(inner.shared)
         self.awaited = inner.awaited
+
+    @property
+    def blob(self) -> SyncBlobView:
+        return FakeSyncBlobs(self._inner.blob, _run_now)
 
     @property
     def branch(self) -> BranchCalls:

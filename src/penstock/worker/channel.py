@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ..commit.committer import CommitRequest, Committer
+from ..context.blobs import BlobView
 from ..context.context import Context
 from ..context.launch_requests import JobLaunch, RunLaunch
 from ..context.state import StateView
@@ -58,6 +59,7 @@ class AttemptServices:
     max_calls: int  # functions of one attempt's `ctx.run` calls at once
     loop: asyncio.AbstractEventLoop
     reads: OutageRetry  # a running attempt waits for the store
+    blobs: BlobView
 
     @cached_property
     def state(self) -> State:
@@ -275,6 +277,10 @@ class WorkerChannel:
 
     async def _submit(self, unit: Unit) -> Receipt:
         return await self._services.committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
+
+    @property
+    def blobs(self) -> BlobView:
+        return self._services.blobs
 
     async def list_children(self) -> list[ChildRow]:
         return await self._services.reads.call(self._services.store.children, self.work.claim.scope)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
+from ..context.blobs import BlobView
 from ..core.errors import StoreError, StoreUnavailable, UnknownKind
 from ..core.outage_retry import OutageRetry
 from ..durable.session import DEFAULT_MAX_CALLS
@@ -85,6 +86,7 @@ class Worker:
             max_calls=max_calls,
             loop=self._loop,
             reads=OutageRetry("handlers", has_answered=True, outages=outages),
+            blobs=runtime.blobs or BlobView(None),
         )
         self._prefetcher = Prefetcher(concurrency, time.monotonic, max_held=store.profile.prefetch)
         self._prefetch_check: asyncio.TimerHandle | None = None

@@ -47,6 +47,23 @@ export interface Backoff {
   jitter?: boolean
 }
 
+/** A blob, as lists show it. Attributes: key: Its name. size: In bytes. content_type: Its media type. sha256: Its hash, in hex; None in a list, and if another program has put it. modified_at: When it was put. */
+export interface Blob {
+  key: string
+  size: number
+  contentType: string
+  sha256?: string | null
+  modifiedAt?: string | null
+}
+
+/** Which blobs to list. */
+export interface BlobQuery {
+  prefix?: string
+  after?: string | null
+  limit?: number
+  reveal?: boolean
+}
+
 /** Which circuit breaker. */
 export interface BreakerBody {
   type: string
@@ -1198,6 +1215,18 @@ export interface Signature {
   body: string
 }
 
+/** The end of a signed URL. */
+export interface SignedQuery {
+  expires: number
+  signature: string
+  reveal?: boolean
+}
+
+/** A URL that works without a token until it expires. */
+export interface SignedUrl {
+  url: string
+}
+
 /** How many slots to return. */
 export interface SlotQuery {
   count?: number
@@ -1391,6 +1420,13 @@ export interface Trigger {
   schedule?: ScheduleTrigger | null
   webhook?: WebhookTrigger | null
   event?: EventTrigger | null
+}
+
+/** What a signed URL allows, and for how long. */
+export interface UrlBody {
+  key: string
+  expires?: number | string
+  method?: string
 }
 
 /** Which version; without one the newest. */
@@ -2279,6 +2315,62 @@ export interface Operations {
     body: { body?: never }
     answer: Done
   }
+  /** List blobs in the order of their keys, without their hashes. */
+  listBlobs: {
+    path: {}
+    query: { prefix?: string; after?: string | null; limit?: number; reveal?: boolean }
+    body: { body?: never }
+    answer: (Blob)[]
+  }
+  /** Return size, type and hash of a blob. */
+  getBlobInfo: {
+    path: { key: string }
+    query: {}
+    body: { body?: never }
+    answer: Blob
+  }
+  /** Return the bytes of a blob. */
+  getBlob: {
+    path: { key: string }
+    query: {}
+    body: { body?: never }
+    answer: string
+  }
+  /** Put a blob: the body is its bytes, the header content-type its media type. */
+  putBlob: {
+    path: { key: string }
+    query: {}
+    body: { body?: unknown }
+    answer: Blob
+  }
+  /** Delete a blob. */
+  deleteBlob: {
+    path: { key: string }
+    query: {}
+    body: { body?: never }
+    answer: Done
+  }
+  /** Return a URL that allows to read or write one blob without a token until it expires. */
+  signBlobUrl: {
+    path: {}
+    query: {}
+    body: { body: UrlBody }
+    answer: SignedUrl
+  }
+  /** Return the bytes of a blob, by a signed URL. */
+  getSignedBlob: {
+    path: { key: string }
+    query: { expires: number; signature: string; reveal?: boolean }
+    body: { body?: never }
+    answer: string
+  }
+  /** Put a blob, by a signed URL. */
+  putSignedBlob: {
+    path: { key: string }
+    query: { expires: number; signature: string; reveal?: boolean }
+    body: { body?: unknown }
+    answer: Blob
+  }
   /** List waits in one state, newest first. */
   listWaits: {
     path: {}
@@ -2672,6 +2764,14 @@ export const OPERATIONS = {
   getState: ['GET', '/api/_state/{key}'],
   setState: ['PUT', '/api/_state/{key}'],
   deleteState: ['DELETE', '/api/_state/{key}'],
+  listBlobs: ['GET', '/api/_blobs'],
+  getBlobInfo: ['GET', '/api/_blob_info/{key}'],
+  getBlob: ['GET', '/api/_blobs/{key}'],
+  putBlob: ['PUT', '/api/_blobs/{key}'],
+  deleteBlob: ['DELETE', '/api/_blobs/{key}'],
+  signBlobUrl: ['POST', '/api/_blob_urls'],
+  getSignedBlob: ['GET', '/api/blobs/{key}'],
+  putSignedBlob: ['PUT', '/api/blobs/{key}'],
   listWaits: ['GET', '/api/_waits'],
   createTriggerToken: ['POST', '/api/_waits/{id}/token'],
   signTriggerCall: ['POST', '/api/_waits/sign'],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..endpoints import Routes
 from . import (
+    blobs,
     dags,
     dead_letters,
     entities,
@@ -31,6 +32,7 @@ ALL_ROUTES: tuple[Routes, ...] = (
     runs.routes,
     events.routes,
     state.routes,
+    blobs.routes,
     waits.routes,
     triggers.routes,
     webhooks.routes,

@@ -1,0 +1,87 @@
+"""What can be put as a blob, read as chunks while its size and its hash are counted."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import Any, BinaryIO, cast
+
+from ..core.errors import BadArgument
+from ..core.text import shorten
+from ..ports.blobs import BlobData
+
+CHUNK_BYTES = 2**20
+
+
+class HashedData:
+    """The chunks of a blob. `size` and `sha256` are complete when all of them are read."""
+
+    def __init__(self, data: BlobData) -> None:
+        self._chunks = read_chunks(data)
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._chunks:
+            content = _check_chunk(chunk)
+            for start in range(0, len(content), CHUNK_BYTES):  # a chunk of a gigabyte would be copied whole
+                part = content[start : start + CHUNK_BYTES]
+                self._hash.update(part)
+                self.size += len(part)
+                yield part
+
+
+def read_chunks(data: BlobData) -> AsyncIterator[Any]:
+    """Return the chunks of anything that can be put. Raise BadArgument for anything else."""
+    if isinstance(data, str):
+        return _one(data.encode())
+    if isinstance(data, bytes | bytearray | memoryview):
+        return _one(bytes(data))
+    if isinstance(data, os.PathLike):
+        return _read_path(data)
+    if isinstance(data, AsyncIterable):
+        return aiter(data)
+    if hasattr(data, "read"):
+        return _read_file(cast(BinaryIO, data))
+    if isinstance(data, Iterable) and not isinstance(data, dict):
+        return _iterate(data)
+    raise BadArgument(f"a blob is bytes, text, an open file, a path or an iterable of bytes, got {shorten(data)}")
+
+
+async def _one(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+async def _read_path(path: os.PathLike[str]) -> AsyncIterator[bytes]:
+    file = await asyncio.to_thread(open, path, "rb")
+    try:
+        async for chunk in _read_file(file):
+            yield chunk
+    finally:
+        await asyncio.to_thread(file.close)
+
+
+async def _read_file(file: BinaryIO) -> AsyncIterator[bytes]:
+    while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+        yield chunk
+
+
+async def _iterate(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """Iterate on a thread: the caller's iterator may block."""
+    iterator, end = iter(chunks), object()
+    while (chunk := await asyncio.to_thread(next, iterator, end)) is not end:
+        yield chunk  # type: ignore[misc]
+
+
+def _check_chunk(chunk: Any) -> bytes:
+    if isinstance(chunk, bytes):
+        return chunk
+    if isinstance(chunk, bytearray | memoryview):
+        return bytes(chunk)
+    raise BadArgument(f"the chunks of a blob must be bytes, got {shorten(chunk)}; open files in binary mode")

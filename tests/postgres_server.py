@@ -198,6 +198,8 @@ def server(*, durable: bool = False) -> Server:
     folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
     one = Server(folder, durable=durable)
     owner = os.getpid()
+    if not durable:
+        remember_types(one.port)
 
     def end() -> None:
         if os.getpid() == owner:
@@ -213,6 +215,22 @@ def url() -> str:
     schema = f"t{next(_numbers) % KEPT}"
     server().do(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
     return server().url(schema)
+
+
+def remember_types(port: int) -> None:
+    """Ask the server at a port about each set of types once. The driver asks on each connection, which takes longer than most
+    tests take on it. A type that is created again has another number."""
+    known: dict[frozenset[int], Any] = {}
+    introspect = asyncpg.Connection._introspect_types
+
+    async def introspect_once(self: asyncpg.Connection, types: Any, timeout: Any) -> Any:
+        if self._addr[1] != port:
+            return await introspect(self, types, timeout)
+        if (key := frozenset(types)) not in known:
+            known[key] = await introspect(self, types, timeout)
+        return known[key]
+
+    asyncpg.Connection._introspect_types = introspect_once
 
 
 _prepared: dict[str, str] = {}  # schema -> fingerprint of its tables and functions

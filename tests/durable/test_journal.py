@@ -104,11 +104,11 @@ def test_a_value_without_a_json_form_is_refused_with_its_path() -> None:
     [
         (
             "MAX_CALLS",
-            r"the durable call 'a#3' is over the limit: this step has made 2 durable calls, and a step can make 2\.",
+            r"the durable call 'a#3' is over the limit: a step can make at most 2 durable calls, and this one has made them\.",
         ),
         (
             "MAX_JOURNAL_BYTES",
-            r"the durable call 'a#2' is over the limit: this step has recorded \d+ bytes, and a step can record 2\.",
+            r"the durable call 'a#2' is over the limit: a step can record at most 2 bytes, and this one has recorded \d+\.",
         ),
     ],
 )

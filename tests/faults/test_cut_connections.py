@@ -24,8 +24,8 @@ from penstock.core.outage_retry import OutageRetry
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 
-RUNS = 150 if FULL else 50
-MAX_CUTS = 200 if FULL else 40  # then the rest of the work ends without cuts, however slow the machine
+RUNS = 150 if FULL else 30
+MAX_CUTS = 200 if FULL else 25  # then the rest of the work ends without cuts, however slow the machine
 CUT_PAUSE_S = 0.1
 TEST_TIMEOUT_S = 240
 CUT = (

@@ -15,7 +15,8 @@ from faultkit.pause_workers import pause_workers
 from faultkit.poison_workers import poison_workers
 from faultkit.race_workers import race_workers
 
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
+with_processes = pytest.mark.xdist_group("faults")  # one after another: many processes, and real time
 
 SEEDS = 2000
 # Where the search starts: a seed that catches a mutant which few seeds catch. The next ones catch it, too, only later.
@@ -68,6 +69,7 @@ def test_sweep_catches(name: str, scenario: str, show: Show) -> None:
     show(f"{name}: caught by the sweep after {found['faults']} faults: {found['problems'][0]}")  # type: ignore[index]
 
 
+@with_processes
 @pytest.mark.parametrize("name", [name for name, _ in mutants.of("kill")])
 async def test_kills_catch(name: str, store_file: Backend, tmp_path: Path, show: Show) -> None:
     if not FULL and name != "split_commit":
@@ -80,12 +82,14 @@ async def test_kills_catch(name: str, store_file: Backend, tmp_path: Path, show:
     show(f"{name}: caught by {report.kills} kills, {len(report.violations)} violations: {report.violations[0]}")
 
 
+@with_processes
 async def test_pauses_catch_a_missing_fence(store_file: Backend, tmp_path: Path, show: Show) -> None:
     report = await pause_workers(store_file, tmp_path, pauses=3, jobs=45, seed=5, mutant="no_fence")
     assert report.violations or report.late_committed, "no_fence survived"
     show(f"no_fence: caught by {report.pauses} pauses: {report.late_committed} late commits accepted")
 
 
+@with_processes
 async def test_poison_catches_blamed_bystanders(store_file: Backend, tmp_path: Path, show: Show) -> None:
     report = await poison_workers(
         store_file, tmp_path, goods=8, max_crashes=3, workers=1, mutant="bystanders_blamed", seconds=30
@@ -95,6 +99,7 @@ async def test_poison_catches_blamed_bystanders(store_file: Backend, tmp_path: P
     show(f"bystanders_blamed: caught by the poison: {report}")
 
 
+@with_processes
 async def test_two_processes_catch_a_deferred_begin(store_file: Backend, tmp_path: Path, show: Show) -> None:
     report = await race_workers(store_file, tmp_path, flows=150, mutant="deferred_begin")
     assert report.refusals, "deferred_begin survived"

@@ -38,7 +38,7 @@ async def test_killed_schedulers_neither_lose_nor_repeat_a_slot(
     report = await race_schedulers(shared, tmp_path, slots=SLOTS, target=target, kills=40 if FULL else 4)  # in pairs
     show(f"{shared.name}: {report}")
     assert report.problems == []
-    assert report.kills > 2
+    assert report.kills > (20 if FULL else 0)  # on a busy machine, some have ended before
     assert report.running == (1 if target is REPLACING else SLOTS if target is FLOW else 0)
 
 

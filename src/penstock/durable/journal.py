@@ -329,9 +329,9 @@ class Journal:
 
     def _check_limit(self, key: str) -> None:
         if len(self.entries) >= MAX_CALLS:
-            reached = f"this step has made {len(self.entries):,} durable calls, and a step can make {MAX_CALLS:,}"
+            reached = f"a step can make at most {MAX_CALLS:,} durable calls, and this one has made them"
         elif self._size > MAX_JOURNAL_BYTES:
-            reached = f"this step has recorded {self._size:,} bytes, and a step can record {MAX_JOURNAL_BYTES:,}"
+            reached = f"a step can record at most {MAX_JOURNAL_BYTES:,} bytes, and this one has recorded {self._size:,}"
         else:
             return
         hint = "Split the work into several steps, or start a run for each part"

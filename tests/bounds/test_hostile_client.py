@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 from hostile import VALUES, complain
-from test_hostile_arguments import FULL, INTERNAL, WAITS, call, send, shop, usual_arguments
+from hostile_world import HANDLERS, renew, send, settle, shop, usual_arguments
+from test_hostile_arguments import FULL, INTERNAL, WAITS, call
 
 from penstock import App, SyncApp
 from penstock.client import Client
@@ -32,9 +33,11 @@ def methods(owner: Any, module: str) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def bad_calls(where: str, method: Callable[..., Any], values: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def bad_calls(
+    where: str, method: Callable[..., Any], values: dict[str, Any], chosen: dict[str, Any] | None = None
+) -> list[tuple[str, dict[str, Any]]]:
     """Return calls with one bad argument each."""
-    usual = usual_arguments(where, method)
+    usual = usual_arguments(where, method, chosen)
     parameters = [one for one in inspect.signature(method).parameters.values() if one.kind is not one.VAR_KEYWORD]
     return [
         (f"{where}({one.name}={name})", {**usual, one.name: value})
@@ -45,14 +48,17 @@ def bad_calls(where: str, method: Callable[..., Any], values: dict[str, Any]) ->
 
 async def test_every_method_of_a_client() -> None:
     found = []
-    async with App(":memory:", handlers=[shop, send]) as app:
+    async with App(":memory:", handlers=HANDLERS) as app:
         transport = httpx.ASGITransport(asgi_app(app), client=("127.0.0.1", 1))
         async with Client(ADDRESS, transport=transport) as client:
             listed = methods(client, "penstock.client")
             assert {"runs.list", "events.subscribe", "tokens.add", "app.start"} <= listed.keys()
+            chosen = await settle(app)
             for where, method in listed.items():
-                await app.start("shop", {"order": 1}, key="run-1")
-                for text, arguments in bad_calls(where, method, VALUES):
+                for token in await app.tokens.list():  # with one, calls without a token are refused
+                    await app.tokens.revoke(token.id)
+                await renew(app)
+                for text, arguments in bad_calls(where, method, VALUES, chosen):
                     found += await complaints(text, method, arguments)
     assert found == [], "\n".join(["", *found])
 

@@ -306,6 +306,8 @@ class Entities:
         """
         machine = self._engine.definition(type).machine
         current = (await self._row(urn)).status if urn is not None else None
+        if not isinstance(format, str):
+            raise BadArgument(f"format must be 'mermaid', 'svg' or 'json', got {shorten(format)}")
         if format == "mermaid":
             return render_entity_mermaid(machine, current)
         if format == "svg":
@@ -369,7 +371,7 @@ class Entities:
         if isinstance(at, datetime):
             limit = to_iso(int(at.timestamp() * 1000))
             return [event for event in events if event.ts <= limit]
-        index = next((n for n, event in enumerate(events) if event.id == at), None)
+        index = next((n for n, event in enumerate(events) if isinstance(at, str) and event.id == at), None)
         if index is None:
             raise BadArgument(f"entity {id!r} has no event {shorten(at)}; see app.entities.history")
         return events[: index + 1]

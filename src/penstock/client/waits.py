@@ -14,6 +14,7 @@ from ..core.durations import Duration
 from ..core.errors import BadArgument
 from ..core.payload import to_plain
 from ..core.signatures import Signature
+from ..core.text import shorten
 from .connection import Connection, Page
 from .times import show_time
 
@@ -75,6 +76,8 @@ class Waits:
             data: What the waiting step receives: any JSON value. Leave it out of a signed call.
             signature: The signature of the call, for triggers that require one. The step receives its body.
         """
+        if signature is not None and not isinstance(signature, Signature):
+            raise BadArgument(f"signature must be a Signature, got {shorten(signature)}")
         if signature is not None and data is not None:
             raise BadArgument("a signed call has its data in the signature; leave out data=")
         content = msgspec.json.encode(to_plain(data, "data")) if data is not None else b""

@@ -7,7 +7,9 @@ from typing import Any
 
 from ..app.arguments import check_list
 from ..core.argument_checks import check_arguments
+from ..core.errors import BadArgument
 from ..core.signatures import read_headers
+from ..core.text import shorten
 from ..flows.webhook_commands import WebhookReceipt
 from ..handlers.webhooks import KEY_HEADER, Webhook
 from .connection import Connection
@@ -81,6 +83,8 @@ class Webhooks:
             headers: The call's headers: a mapping, or pairs as in ASGI.
             body: The call's body: JSON or a form.
         """
+        if not isinstance(body, bytes):
+            raise BadArgument(f"body must be bytes, got {shorten(body)}")
         return await self._connection.send(
             str(method).upper(), WebhookReceipt, "/api/webhooks/{}", path, content=body, headers=read_headers(headers)
         )

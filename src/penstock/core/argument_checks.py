@@ -11,11 +11,13 @@ from typing import Any, TypeVar, cast
 from .clock import Clock, datetime_to_ms
 from .durations import Duration, to_ms
 from .errors import BadArgument
+from .payload import MAX_INTEGER
 from .text import MAX_TEXT_CHARS, check_text, shorten
 
 MAX_LIMIT = 1_000_000
 _LONG_TEXTS = {"reason": MAX_TEXT_CHARS, "token": MAX_TEXT_CHARS}  # a token may be a URL
 MAX_WORD_CHARS = 500
+_NUMBERS = {"version", "expect", "old", "new"}  # the others are checked, each with its range, where they are read
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
 Check = Callable[[Any], object]
@@ -24,9 +26,9 @@ Check = Callable[[Any], object]
 def check_arguments(facet: type[C]) -> type[C]:
     """Check the arguments of every public method of a class by their annotations, before the method is called.
 
-    A `str` must be text that every store can hold, a `bool` True or False, and an `int` named `limit` a number of rows.
-    Other types are checked where they are read: durations, times, keys and JSON values. A method receives a `Run`, or
-    any other subclass of `str`, as a plain string: not every encoder accepts a subclass.
+    A `str` must be text that every store can hold, a `bool` True or False, an `int` named `limit` a number of rows,
+    and a version a whole number. Other types are checked where they are read: durations, times, keys and JSON values.
+    A method receives a `Run`, or any other subclass of `str`, as a plain string: not every encoder accepts a subclass.
     """
     for name, method in list(vars(facet).items()):
         if inspect.isfunction(method) and not name.startswith("_"):
@@ -84,6 +86,8 @@ def _find_check(parameter: inspect.Parameter) -> Check | None:
         )
     if types == {"bool"}:
         return functools.partial(_check_bool, name)
+    if types <= {"int", "None"} and name in _NUMBERS:
+        return functools.partial(_check_number, name, "None" in types)
     return functools.partial(check_count, what=name) if types == {"int"} and name == "limit" else None
 
 
@@ -95,6 +99,12 @@ def _check_word(name: str, is_optional: bool, is_text_only: bool, max_chars: int
 def _check_bool(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise BadArgument(f"{name} must be True or False, got {shorten(value)}")
+
+
+def _check_number(name: str, is_optional: bool, value: Any) -> None:
+    is_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER
+    if not is_number and not (is_optional and value is None):
+        raise BadArgument(f"{name} must be a whole number, got {shorten(value)}")
 
 
 def check_count(value: Any, what: str = "limit") -> int:

@@ -71,10 +71,12 @@ def rename_keys(
         )
     renamed: dict[str, Any] = {}
     for key, value in options.items():
-        name = _to_snake_case(str(key))
+        name = _to_snake_case(key) if isinstance(key, str) else shorten(key)
         name = (aliases or {}).get(name, name)
         if name not in known:
-            spell = _to_camel_case if name != key else str  # as the others are written in TypeScript, or in Python
+            spell = (
+                _to_camel_case if isinstance(key, str) and name != key else str
+            )  # as the others are written in TypeScript, or in Python
             names = {spell(one) for one in (*known, *(aliases or {}))}
             hint = did_you_mean(key, names) or f"known keys: {', '.join(sorted(map(spell, known)))}"
             raise DefinitionError(f"{what} has an unknown key {shorten(key)}; {hint}", where=where)

@@ -19,11 +19,12 @@ import msgspec.inspect
 from .errors import DefinitionError, SchemaViolation
 from .json_schemas import compile_schema
 from .near_match import did_you_mean, hint_at_misspelt
-from .text import shorten
+from .text import escape_line, shorten
 
 UnknownFields = typing.Literal["refuse", "ignore"]
 """What happens to a field of an input that its dataclass does not have."""
 Validator = Callable[[Any], Any]
+MAX_DETAIL_CHARS = 1_000
 Schema = type[Any] | UnionType | dict[str, Any]
 """A model, any type msgspec can convert to, or a JSON schema."""
 
@@ -43,6 +44,12 @@ def make_validator(schema: Any, what: str, *, unknown_fields: UnknownFields = "r
         "a schema must be a JSON schema (dict), a pydantic model, a msgspec Struct, a dataclass or a TypedDict, "
         f"got {shorten(schema)}"
     )
+
+
+def _show(problem: object) -> str:
+    """Return a message of another library on one line; it may have a whole text of the value."""
+    text = escape_line(str(problem)[: MAX_DETAIL_CHARS + 1])
+    return text if len(text) <= MAX_DETAIL_CHARS else f"{text[:MAX_DETAIL_CHARS]}…"
 
 
 def needs_validation(annotation: Any) -> bool:
@@ -66,7 +73,7 @@ def convert_result(value: Any, type_: Any, what: str) -> Any:
     try:
         return msgspec.convert(value, type_)
     except msgspec.ValidationError as problem:
-        raise SchemaViolation(f"{what} does not match {getattr(type_, '__name__', type_)}: {problem}") from None
+        raise SchemaViolation(f"{what} does not match {getattr(type_, '__name__', type_)}: {_show(problem)}") from None
     except TypeError:  # a type that only its own library converts
         return value
 
@@ -125,7 +132,7 @@ def _pydantic(model: Any, what: str) -> Validator:
                     else _describe(e, model)
                     for e in errors()
                 )
-            raise SchemaViolation(f"{what} does not match {model.__name__}: {detail}") from None
+            raise SchemaViolation(f"{what} does not match {model.__name__}: {_show(detail)}") from None
 
     return check
 
@@ -152,7 +159,7 @@ def _msgspec(type_: Any, what: str, unknown_fields: UnknownFields) -> Validator:
             converted = msgspec.convert(value, type_, strict=True)
         except msgspec.ValidationError as problem:
             hint = _find_misspelt(value, msgspec.inspect.type_info(type_)) if "missing required" in str(problem) else ""
-            raise SchemaViolation(f"{what} does not match {name}: {problem}{hint}") from None
+            raise SchemaViolation(f"{what} does not match {name}: {_show(problem)}{hint}") from None
         if info is not None:
             _check_fields(value, info, what)
         return converted

@@ -216,7 +216,9 @@ class _Reader:
         first = [one.id for one in nodes if not one.inputs]
         if not first:
             self.problems.append("nodes: no node without inputs, so none can start")
-        if entry is not None and entry not in first:
+        if entry is not None and not isinstance(entry, str):
+            self.problems.append(f"entryNodeId: must be the id of a node, got {shorten(entry)}")
+        elif entry is not None and entry not in first:
             if entry in index:
                 self.problems.append(f"entryNodeId: node {entry!r} has inputs, so it is not an entry")
             else:

@@ -65,7 +65,7 @@ _TYPES: Mapping[str, Any] = {"schedule": ScheduleTrigger, "webhook": WebhookTrig
 def read_trigger(value: Any) -> Trigger:
     """Read `{"schedule": …}`, `{"webhook": …}` or `{"event": …}`; also `{"type": "schedule", "config": {…}}`. Raise a
     PenstockError that says what is wrong."""
-    if isinstance(value, Mapping) and "type" in value:
+    if isinstance(value, Mapping) and isinstance(value.get("type"), str):
         value = {value["type"]: value.get("config")}
     if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in KINDS:
         raise DefinitionError(f"a trigger must be an object with one of {', '.join(KINDS)}, got {shorten(value)}")

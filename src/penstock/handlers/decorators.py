@@ -114,7 +114,7 @@ class FlowDefinition:
                 f"{shorten(self.events)}",
                 where=self.entry.handler.where,
             )
-        if self.on_change not in ("continue", "pin", "fail"):
+        if not isinstance(self.on_change, str) or self.on_change not in ("continue", "pin", "fail"):
             raise DefinitionError(
                 f"on_change must be 'continue', 'pin' or 'fail', got {shorten(self.on_change)}. For runs of another "
                 "version, 'continue' runs them with this code, 'pin' leaves them to workers with that version, and "
@@ -424,7 +424,7 @@ def _attach(fn: F, definition: Any) -> F:
 
 def read_mode(mode: str, where: str) -> Mode:
     """Return the mode, or raise DefinitionError with the accepted ones."""
-    if mode not in ("once", "each", "all"):
+    if not isinstance(mode, str) or mode not in ("once", "each", "all"):
         raise DefinitionError(
             "mode must be 'once' (first match), 'each' (every match) or 'all' (when every kind has arrived), "
             f"got {shorten(mode)}",

@@ -217,15 +217,25 @@ def make_entity(definition: Mapping[str, Any], functions: Mapping[str, Function]
     """
     known = functions or {}
     check_keys(definition, {"name", "options", "hooks", *_PARTS}, "an entity")
-    if not isinstance(definition.get("name"), str):
-        raise DefinitionError(f"an entity needs a name, got {shorten(definition.get('name'))}")
+    name = definition.get("name")
+    if not isinstance(name, str) or not name.isprintable():
+        raise DefinitionError(f"an entity needs a name, got {shorten(name)}")
+    _check_data(definition)
     members: dict[str, Any] = {part: definition[part] for part in _PARTS if part in definition}
     members["transitions"] = [read_transition(one, known) for one in definition.get("transitions", ())]
     members[_HOOKS_ATTRIBUTE] = [_read_hook(hook, known) for hook in definition.get("hooks", ())]
     if isinstance(members.get("fallback"), str):
         members["fallback"] = staticmethod(_find(members["fallback"], known))
-    cls = type(definition["name"], (), members)
-    return entity(definition["name"], **definition.get("options", {}))(cls)
+    cls = type(name, (), members)
+    return entity(name, **definition.get("options", {}))(cls)
+
+
+def _check_data(definition: Mapping[str, Any]) -> None:
+    """Check the types of the parts whose values no other check reads as a whole."""
+    for part in ("transitions", "hooks"):
+        if part in definition and not isinstance(definition[part], list | tuple):
+            raise DefinitionError(f"{part} must be a list, got {shorten(definition[part])}")
+    check_keys(definition.get("options", {}), set(inspect.signature(entity).parameters) - {"name"}, "options")
 
 
 def _read_hook(hook: Mapping[str, Any], functions: Mapping[str, Function]) -> tuple[Function, _Mark]:
@@ -237,7 +247,7 @@ def _read_hook(hook: Mapping[str, Any], functions: Mapping[str, Function]) -> tu
 
 
 def _find(name: Any, functions: Mapping[str, Function]) -> Function:
-    if name not in functions:
+    if not isinstance(name, str) or name not in functions:
         hint = did_you_mean(name, functions) or f"known functions: {', '.join(sorted(functions)) or 'none'}"
         raise DefinitionError(f"no function named {shorten(name)} was passed; {hint}")
     return functions[name]
@@ -266,6 +276,11 @@ def _build_checked(
     for part in ("states", "transitions"):
         if part not in parts:
             raise DefinitionError(f"entity {name!r} has no {part}")
+    for part in ("events", "messaging"):
+        if not isinstance(parts.get(part, {}), Mapping):
+            raise DefinitionError(f"{part} of entity {name!r} must be a mapping, got {shorten(parts[part])}")
+    if not isinstance(parts["transitions"], list | tuple):
+        raise DefinitionError(f"transitions of entity {name!r} must be a list, got {shorten(parts['transitions'])}")
     transitions = [read_transition(one, {}) for one in parts["transitions"]]
     fallback = read_call(owner.fallback, 3, f"the fallback of entity {name!r}") if "fallback" in parts else None
     machine = build_machine(
@@ -325,7 +340,7 @@ def _read_messaging_part(name: str, parts: Mapping[str, Any]) -> Mapping[str, An
 
 def _choice(parts: Mapping[str, Any], name: str) -> str | None:
     value = parts.get(name)
-    if value not in (None, "fail", "refuse"):
+    if value is not None and (not isinstance(value, str) or value not in ("fail", "refuse")):
         raise DefinitionError(f'{name} must be "fail" or "refuse", got {shorten(value)}')
     return value
 
@@ -333,7 +348,7 @@ def _choice(parts: Mapping[str, Any], name: str) -> str | None:
 def _read_prefixes(name: str, urn: Any) -> tuple[str, ...]:
     if urn is None:
         return (f"urn:{name}:", f"{name}:", f"{name}-")
-    prefixes = (urn,) if isinstance(urn, str) else tuple(urn)
+    prefixes = (urn,) if isinstance(urn, str) else tuple(urn) if isinstance(urn, list | tuple | set) else ()
     if not prefixes or not all(isinstance(one, str) and one for one in prefixes):
         raise DefinitionError(f"urn must be the start of the urns of entity {name!r}, got {shorten(urn)}")
     return prefixes

@@ -32,6 +32,13 @@ class States:
     finals: Sequence[str] = ()
     failed: str | None = None
 
+    def __post_init__(self) -> None:
+        _check_text("states.initial", self.initial)
+        _check_texts("states.idles", self.idles)
+        _check_texts("states.finals", self.finals)
+        if self.failed is not None:
+            _check_text("states.failed", self.failed)
+
 
 @dataclass(frozen=True)
 class Transition:
@@ -51,6 +58,15 @@ class Transition:
     to: str = ""
     conditions: Sequence[Function] = ()
     actions: Sequence[Function] = ()
+
+    def __post_init__(self) -> None:
+        for name, value in (("event", self.event), ("from", self.from_)):
+            if value is not None and not isinstance(value, str):
+                _check_texts(f"{name} of a transition", value)
+        _check_text("to of a transition", self.to)
+        for name, functions in (("conditions", self.conditions), ("actions", self.actions)):
+            if not isinstance(functions, list | tuple):
+                raise DefinitionError(f"{name} of a transition must be a list of functions, got {shorten(functions)}")
 
     @property
     def events(self) -> tuple[str, ...]:
@@ -242,7 +258,7 @@ def read_states(value: Any) -> States:
     check_keys(value, {"initial", "idles", "finals", "failed"}, "states")
     if "initial" not in value:
         raise DefinitionError("states has no initial; name the state of a new entity")
-    return States(value["initial"], tuple(value.get("idles", ())), tuple(value.get("finals", ())), value.get("failed"))
+    return States(value["initial"], value.get("idles", ()), value.get("finals", ()), value.get("failed"))
 
 
 def read_transition(value: Any, functions: Mapping[str, Function]) -> Transition:
@@ -254,14 +270,32 @@ def read_transition(value: Any, functions: Mapping[str, Function]) -> Transition
     names = {"event", "events", "from", "froms", "to", "conditions", "actions"}
     check_keys(value, names, "transition")
     event, start = value.get("event", value.get("events")), value.get("from", value.get("froms", ()))
-    calls = [[_function(one, functions) for one in value.get(kind) or ()] for kind in ("conditions", "actions")]
+    calls = [[_function(one, functions) for one in _read_list(value, kind)] for kind in ("conditions", "actions")]
     return Transition(event, start, value.get("to", ""), calls[0], calls[1])
+
+
+def _read_list(value: Mapping[str, Any], kind: str) -> Sequence[Any]:
+    found = value.get(kind)
+    if found is not None and not isinstance(found, list | tuple):
+        raise DefinitionError(f"{kind} of a transition must be a list, got {shorten(found)}")
+    return found or ()
+
+
+def _check_text(what: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise DefinitionError(f"{what} must be a text, got {shorten(value)}")
+
+
+def _check_texts(what: str, value: Any) -> None:
+    is_list = isinstance(value, list | tuple | set | frozenset)
+    if not is_list or not all(isinstance(one, str) for one in value):
+        raise DefinitionError(f"{what} must be a list of texts, got {shorten(value)}")
 
 
 def _function(value: Any, functions: Mapping[str, Function]) -> Function:
     if callable(value):
         return value  # type: ignore[no-any-return]
-    if value not in functions:
+    if not isinstance(value, str) or value not in functions:
         hint = did_you_mean(value, functions) or f"known functions: {', '.join(sorted(functions)) or 'none'}"
         raise DefinitionError(f"no function named {shorten(value)} was passed; {hint}")
     return functions[value]

@@ -83,12 +83,14 @@ def check_webhook(
         check_name(flow, "flow") if flow is not None else check_kind(str(event))
     except (BadId, BadEmit) as problem:
         raise BadArgument(f"webhook {name!r}: {problem}") from None
-    methods = tuple(sorted({str(one).upper() for one in ((method,) if isinstance(method, str) else method)}))
+    methods = _read_methods(method)
     if not methods or not set(methods) <= set(METHODS):
         raise BadArgument(f"method must be one of {', '.join(METHODS)}, or a list of them, got {shorten(method)}")
     if not isinstance(key_header, str) or not _HEADER.fullmatch(key_header):
         raise BadArgument(f"key_header must be the name of a header, such as 'X-Request-Id', got {shorten(key_header)}")
     check_signed(signed, "any")
+    if schema is not None and not isinstance(schema, Mapping):
+        raise BadArgument(f"schema must be a JSON schema, such as {{'type': 'object'}}, got {shorten(schema)}")
     plain = to_plain(dict(schema), f"the schema of webhook {name!r}") if schema is not None else None
     if plain is not None:
         pack(plain, f"the schema of webhook {name!r}")
@@ -103,6 +105,11 @@ def _check_schema(schema: dict[str, Any], name: str, declared: bool) -> None:
         if declared:  # in the code: the place of the definition is added to the error
             raise
         raise BadArgument(str(problem)) from None
+
+
+def _read_methods(method: Any) -> tuple[str, ...]:
+    names = (method,) if isinstance(method, str) else method if isinstance(method, list | tuple | set) else ()
+    return tuple(sorted({one.upper() if isinstance(one, str) else "" for one in names}))
 
 
 _KEYS = {"path", "event", "method", "schema", "signed", "key_header"}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ..core.api_errors import MethodNotAllowed, NoRoute
 from ..core.near_match import did_you_mean
+from ..core.text import escape_line
 from .endpoints import Endpoint
 
 _PARAMETER = re.compile(r"{(\w+)(?::(\w+))?}")
@@ -41,7 +42,7 @@ class Router:
         endpoint = node.methods.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             allowed = sorted({*node.methods, *(("HEAD",) if "GET" in node.methods else ())})
-            raise MethodNotAllowed(f"this path takes {', '.join(allowed)}, not {method[:20]}", allowed)
+            raise MethodNotAllowed(f"this path takes {', '.join(allowed)}, not {escape_line(method[:20])}", allowed)
         return endpoint, dict(zip(node.names[endpoint.method], values, strict=True))
 
     def methods(self, path: str) -> Iterable[str]:

@@ -152,7 +152,7 @@ def _read_zone(tz: str) -> ZoneInfo:
     try:
         return ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        raise BadSchedule(f"unknown time zone {tz!r}; use one such as 'Europe/Berlin'") from None
+        raise BadSchedule(f"unknown time zone {shorten(tz)}; use one such as 'Europe/Berlin'") from None
 
 
 def _describe(cron: object, problem: Exception) -> str:
@@ -166,13 +166,15 @@ def _describe(cron: object, problem: Exception) -> str:
 def _check_cron(cron: str, zone: ZoneInfo) -> None:
     try:
         next(CronSim(cron, datetime(2024, 1, 1, tzinfo=zone)))
-    except (CronSimError, AttributeError) as problem:
+    except (CronSimError, AttributeError, ValueError) as problem:
         raise BadSchedule(
             f"invalid cron expression {shorten(cron)}: {_describe(cron, problem)}. Write minute, hour, day of month, "
             "month and day of week; for example, '0 9 * * 1-5' is 9:00 from Monday to Friday"
         ) from None
     except StopIteration:
-        raise BadSchedule(f"cron expression {cron!r} never fires; no day in the next 50 years matches it") from None
+        raise BadSchedule(
+            f"cron expression {shorten(cron)} never fires; no day in the next 50 years matches it"
+        ) from None
 
 
 # Slots

@@ -81,6 +81,8 @@ EXAMPLES: dict[str, list[str]] = {
     "queues pause": ["mail"],
     "queues resume": ["mail"],
     "queues drain": ["mail"],
+    "queues limits": ["mail"],
+    "queues keys": ["mail"],
     "jobs list": ["mail"],
     "jobs show": ["letter"],
     "jobs stack": ["letter"],

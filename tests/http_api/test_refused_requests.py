@@ -83,6 +83,40 @@ async def take_first(events: AsyncIterator[Event]) -> Event:
         return await anext(events)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Host: [::1",
+        "Host: evil@localhost",
+        "Host: localhost/x",
+        "Host: localhost:x",
+        "Host: localhost#",
+        "Origin: http://[::1",
+    ],
+)
+async def test_a_malformed_host_or_origin_is_no_name_of_this_machine(serve: Serve, header: str) -> None:
+    async with App(":memory:", handlers=()) as app, serve(app) as http:
+        headers = [header] if header.startswith("Host") else [HOST, header]
+        answer = await send_raw(http, ["GET /api/_session HTTP/1.1", *headers, "Connection: close"])
+        assert answer.startswith("HTTP/1.1 403 "), answer
+        for good in ("localhost", "localhost:99", "127.0.0.1:8765", "[::1]:8765", "[::1]"):
+            answer = await send_raw(http, ["GET /api/_session HTTP/1.1", f"Host: {good}", "Connection: close"])
+            assert answer.startswith("HTTP/1.1 200 "), (good, answer)
+
+
+@pytest.mark.parametrize("name", ["flow", "correlationId", "step", "error", "parent"])
+async def test_an_empty_filter_selects_no_run_at_all(serve: Serve, url: str, name: str) -> None:
+    """`{"action": "cancel", "flow": ""}`, from an unset variable, cancelled every run."""
+    async with App(url, handlers=[greet]) as app, serve(app) as http:
+        await app.start("greet", key="r-1")
+        body = {"action": "cancel", name: "", "confirm": True}
+        for answer in (await http.get(f"/api/_run?{name}="), await http.post("/api/_run/bulk", json=body)):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_argument")
+            assert "must not be empty" in answer.json()["error"]["message"]
+        assert (await http.get("/api/_run?where=null")).status_code == 400
+        assert (await app.runs.get("r-1")).status == "running"
+
+
 async def send_raw(http: httpx.AsyncClient, lines: list[str]) -> str:
     reader, writer = await asyncio.open_connection(http.base_url.host, http.base_url.port)
     writer.write("".join(f"{line}\r\n" for line in [*lines, ""]).encode())
@@ -164,8 +198,13 @@ async def test_roles_and_counts_are_named_in_whole_sentences(serve: Serve) -> No
     async with App(":memory:", handlers=[greet]) as app, serve(app) as http:
         one = await http.post("/api/_dlq/mail/redrive", json={"confirm": 3})
         assert "there are 0 dead letters now, not 3" in one.json()["error"]["message"]
-        for body, passed in (({}, "none of them"), ({"every": "1m", "cron": "* * * * *"}, "every and cron")):
-            refused = await http.put("/api/_schedules/s", json={"flow": "greet", **body})
+        for body, passed in (
+            ({"flow": "greet"}, "none of them"),
+            ({"flow": "greet", "every": "1m", "cron": "* * * * *"}, "every and cron"),
+            ({"every": "1m"}, "neither"),
+            ({"every": "1m", "flow": "greet", "queue": "mail"}, "both"),
+        ):
+            refused = await http.put("/api/_schedules/s", json=body)
             assert (refused.status_code, f"got {passed}" in refused.json()["error"]["message"]) == (400, True)
         _, text = await app.tokens.add("ops", "operator")
         answer = await http.get("/api/_tokens", headers={"authorization": f"Bearer {text}"})

@@ -50,7 +50,8 @@ async def act_on_runs(
     result = BulkResult(action, len(ids), more)
     if expect is not None and expect != len(ids):
         raise CountChanged(
-            f"the filter selects {len(ids)} runs now, not {expect}; nothing was done. Count again, then confirm"
+            f"the filter selects {len(ids)} {'run' if len(ids) == 1 else 'runs'} now, not {expect}; nothing was done. "
+            "Count again, then confirm"
         )
     if not dry_run:
         for id in ids:

@@ -12,6 +12,7 @@ from ..commit.preview import Preview, run_planned
 from ..core.argument_checks import check_arguments, check_optional_text, check_tags, resolve_due
 from ..core.clock import datetime_to_ms
 from ..core.durations import Duration, to_ms
+from ..core.errors import BadArgument
 from ..core.events import Event
 from ..core.ids import BadId
 from ..core.payload import to_plain
@@ -294,6 +295,10 @@ class Runs:
     ) -> RunFilter:
         if status is not None:
             check_choice(status, (*STATUSES, OPEN_STATUS), "status")
+        texts = {"flow": flow, "correlation_id": correlation_id, "step": step, "error": error, "parent": parent}
+        for name, text in texts.items():
+            if text == "":  # an unset variable of the caller must not select every run
+                raise BadArgument(f"{name} must not be empty, got ''; omit it to select any")
         return RunFilter(
             OPEN if status == OPEN_STATUS else (status,),
             flow,

@@ -123,7 +123,8 @@ class ScheduleService:
     async def _check_target(self, target: Target) -> None:
         """Raise now what would fail when a slot fires."""
         if (target.flow is None) == (target.queue is None):
-            raise BadSchedule("a schedule requires either flow= or queue=, not both")
+            passed = "neither" if target.flow is None else "both"
+            raise BadSchedule(f"a schedule requires either flow= or queue=, got {passed}")
         if target.flow is not None and target.order_key is not None:
             raise BadSchedule("order_key= only applies to queue=, not to flow=; the runs of a flow have no order")
         data = pack(target.input, "the input of a schedule")

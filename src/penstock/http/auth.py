@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from functools import lru_cache
@@ -20,6 +21,8 @@ MAX_BAD_TRIGGERS = 100  # others call from the same address too
 BAD_TOKEN_WINDOW_MS = 60_000
 MAX_SESSION_TICKET_MS = 3_600_000  # a connection by a ticket of your own session; it cannot be checked again
 MAX_ADDRESSES = 10_000
+
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::[0-9]{1,5})?")
 
 Authenticate = Callable[[HTTPConnection], Awaitable[Caller | None]]
 """Returns the caller of a request from your own session, or None if there is none."""
@@ -157,12 +160,21 @@ def check_origin(connection: HTTPConnection, allowed: Collection[str]) -> None:
     origin = connection.headers.get("origin")
     if origin is None or origin in allowed:
         return
-    if urlsplit(origin).netloc.lower() != connection.headers.get("host", "").lower():
+    if _place_of(origin) != connection.headers.get("host", "").lower():
         raise Forbidden(f"a page of {shorten(origin)} may not call this API; add the origin to allowed_origins")
 
 
 def _host_name(host: str) -> str:
-    return (urlsplit(f"//{host}").hostname or "") if host else ""
+    """Return the name in a header Host; an empty string if it is no name or address with a port."""
+    found = _HOST.fullmatch(host)
+    return found[1].strip("[]") if found is not None else ""
+
+
+def _place_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:  # such as http://[::1
+        return ""
 
 
 @lru_cache(256)

@@ -112,7 +112,9 @@ def make_spec(
     given = [name for name, value in (("every", every), ("cron", cron), ("at", at)) if value is not None]
     if len(given) != 1:
         passed = " and ".join(given) or "none of them"
-        raise BadSchedule(f"a schedule requires one of every='5m', cron='0 9 * * *' and at=<datetime>, got {passed}")
+        raise BadSchedule(
+            f"a schedule requires exactly one of every='5m', cron='0 9 * * *' and at=<datetime>, got {passed}"
+        )
     every_ms = to_ms(every) if every is not None else None
     if every_ms is not None and every_ms < MIN_INTERVAL_MS:
         raise BadSchedule(f"every={shorten(every)} is too frequent for a schedule; the minimum is 1s")

@@ -85,9 +85,10 @@ async def list_queue_rates(app: App, queue: str, query: RatesQuery) -> list[Queu
 async def follow_queue_events(app: App, call: Call, queue: str, query: QueueEventQuery) -> Response:
     """Follow the job events of a queue: its newest ones, then live ones. A client continues with `Last-Event-ID`."""
     stream = app._bodies.queue(queue)
+    if query.shared or not await app.store.read(stream, limit=1):  # a removed queue may have events left
+        await app.queues._get(queue)
     if not query.shared:
         return await follow_one(app, call, stream, query)
-    await app.queues._get(queue)
     after = call.request.headers.get("last-event-id", query.after) or ""
     locate_event(after)  # it is checked before the answer starts
     bodies = app._bodies

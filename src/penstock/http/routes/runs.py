@@ -421,12 +421,21 @@ async def find_runs(app: App, query: RunQuery) -> RunPage:
         correlation_id=query.correlation_id,
         step=query.step,
         error=query.error,
-        where=parse_json(query.where, "where") if query.where is not None else None,
+        where=_read_where(query.where),
         parent=query.parent,
         before=query.before,
         limit=query.limit,
     )
     return RunPage(found, found[-1].id if len(found) == query.limit else None)
+
+
+def _read_where(text: str | None) -> Any:
+    if text is None:
+        return None
+    value = parse_json(text, "where")
+    if value is None:
+        raise ApiError("?where=null selects nothing; pass JSON that the input contains, or omit it")
+    return value
 
 
 def read_pairs(texts: Sequence[str], what: str) -> dict[str, str] | None:

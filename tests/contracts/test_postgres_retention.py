@@ -5,6 +5,9 @@ from __future__ import annotations
 import postgres_server
 from penstock.ports.store import Retention
 from penstock.stores.postgres import PostgresStore
+from penstock.testing.contracts.samples import apply, event, job, run, unit
+
+FAR = 10**15
 
 
 async def test_retention_removes_the_oldest_jobs_first_whatever_the_plan() -> None:
@@ -22,5 +25,26 @@ async def test_retention_removes_the_oldest_jobs_first_whatever_the_plan() -> No
         assert (await store.sweep(Retention(keep_jobs=1), 2))["jobs"] == 2
         left = [row[0] for row in server.do(f"SELECT id FROM {schema}.jobs ORDER BY pk")]
         assert left == ["j3", "j4", "j5", "j6"]
+    finally:
+        await store.close()
+
+
+async def test_a_sweep_that_is_repeated_after_a_conflict_counts_what_it_removed() -> None:
+    store = PostgresStore(postgres_server.url())
+    await store.open()
+    try:
+        events = [event(stream="nq:flow:r") for _ in range(2)]
+        await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")], events=events))
+        await apply(store, unit(run=run("r", 1, status="cancelled", closed=True, cancel_jobs=True)))
+        schema, server = store.address.schema, postgres_server.server()
+        server.run(  # the run is the last of what a sweep deletes with it
+            f"CREATE SEQUENCE {schema}.tries;"
+            f"CREATE FUNCTION {schema}.refuse_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            f" IF nextval('{schema}.tries') = 1 THEN RAISE EXCEPTION 'conflict' USING ERRCODE = '40001'; END IF;"
+            " RETURN OLD; END $$;"
+            f"CREATE TRIGGER refuse BEFORE DELETE ON {schema}.runs FOR EACH ROW EXECUTE FUNCTION {schema}.refuse_once()"
+        )
+        removed = await store.sweep(Retention(runs_before=FAR), 10)
+        assert (removed["runs"], removed["jobs"], removed["events"]) == (1, 1, 2)
     finally:
         await store.close()

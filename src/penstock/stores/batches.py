@@ -15,6 +15,10 @@ class SweepBatch:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self.reset()
+
+    def reset(self) -> None:
+        """Count from zero: nothing of what was counted was removed."""
         self.removed = dict.fromkeys(self.KINDS, 0)
 
     def room(self, kind: str) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from ...ports.monitoring import RATES_KEPT_MS
@@ -31,11 +32,13 @@ async def sweep(
     touched: set[str],
 ) -> None:
     """Delete one batch, oldest first, each kind in its own transaction, so that no lock is held longer than needed."""
+    if connection.is_in_transaction():  # then all of it is one transaction, and an earlier try removed nothing
+        batch.reset()
     at = now if now is not None else await connection.fetchval(sql.now_ms)
     await _sweep_runs(connection, sql, what, at, batch, namespace)
     streams = [f"{namespace}:global"]
     for (queue,) in await connection.fetch(sql.queue_names):
-        async with connection.transaction():
+        async with _counted_transaction(connection, batch):
             touched |= await _sweep_queue(connection, sql, queue, what, at, batch)
         streams.append(f"{namespace}:queue:{queue}")
     for stream in streams:
@@ -50,6 +53,18 @@ async def sweep(
     await _delete(connection, sql.old_applied_units, at - UNITS_KEPT_MS, batch, "others")
     await _delete(connection, sql.old_counts, at - RATES_KEPT_MS, batch, "others")
     await connection.execute(sql.merge_finished_counts, MAX_MERGED_ROWS)
+
+
+@asynccontextmanager
+async def _counted_transaction(connection: Connection, batch: SweepBatch) -> AsyncIterator[None]:
+    """Count what a transaction removes only if it commits: after a conflict, the sweep is repeated."""
+    before = batch.removed.copy()
+    try:
+        async with connection.transaction():
+            yield
+    except BaseException:
+        batch.removed = before
+        raise
 
 
 async def _delete(connection: Connection, statement: str, which: object, batch: SweepBatch, kind: str) -> bool:
@@ -82,7 +97,7 @@ async def _sweep_runs(
     last = ((what.runs_before or 0) - 1, LAST_ID)
     if what.keep_runs is not None and (surplus := await connection.fetchrow(sql.last_surplus_run, what.keep_runs)):
         last = max(last, (surplus[0], surplus[1]))
-    async with connection.transaction():
+    async with _counted_transaction(connection, batch):
         found = await connection.fetch(sql.old_runs, *last, now, batch.room("runs"))
         if found:
             await _forget(connection, sql, [row[0] for row in found], batch, namespace)

@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 
 # The tests that are longer with PENSTOCK_FAULTS=full, and those of faults of runners.
 FAULTS := tests/faults tests/bounds tests/records tests/app/test_clock_skew.py tests/app/test_import_mutants.py \
-  tests/cli/test_hostile_options.py tests/contracts/test_server_clock.py \
+  tests/cli/test_hostile_options.py tests/http_api/test_hostile_bodies.py tests/contracts/test_server_clock.py \
   tests/dags/test_dag_kills.py tests/dags/test_runs.py tests/dags/test_built_in_nodes.py \
   tests/entities/test_kills.py tests/interop/test_pgboss.py \
   tests/messaging/test_message_kills.py tests/messaging/test_kafka_rebalances.py \

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import App, Context, SyncApp, flow, job, step
+from penstock.app.alerts import Alerts
 from penstock.app.dags import Dags
 from penstock.app.dead_letters import DeadLetters
 from penstock.app.entities import Entities
@@ -61,6 +62,7 @@ FACETS: dict[str, type[Any]] = {
     "app.dags": Dags,
     "app.entities": Entities,
     "app.webhooks": Webhooks,
+    "app.alerts": Alerts,
     "app.tokens": Tokens,
     "app.outbox": Outbox,
 }

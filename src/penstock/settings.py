@@ -86,6 +86,10 @@ class SettingOptions(TypedDict, total=False):
     process_python: str | None
     process_env: Names | None
     process_env_allow: Names | None
+    opentelemetry: Literal["on", "off"] | None
+    alerts: Names | None
+    alert_interval: Duration | None
+    alert_webhook: str | None
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,10 @@ class Settings:
     process_python: str = ""
     process_env: tuple[str, ...] = field(default=(), repr=False)  # it may contain secrets
     process_env_allow: tuple[str, ...] = ()
+    opentelemetry: Literal["on", "off"] = "off"
+    alerts: tuple[str, ...] = ()
+    alert_interval: int = 60_000
+    alert_webhook: str = field(default="", repr=False)  # its address is a secret
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -238,9 +246,9 @@ def _toml(path: Path, *table: str) -> Mapping[str, Any]:
 
 _DURATIONS = {
     *("lease", "grace", "heartbeat", "retain_runs", "retain_jobs", "retain_events", "retain_entity_events"),
-    *("process_grace", "process_timeout"),
+    *("process_grace", "process_timeout", "alert_interval"),
 }
-_MIN_DURATIONS_MS = {"lease": 500, "heartbeat": 100}
+_MIN_DURATIONS_MS = {"lease": 500, "heartbeat": 100, "alert_interval": 1000}
 _COUNTS = {
     "concurrency": 1,
     "threads": 1,
@@ -262,6 +270,7 @@ _LISTS = {
     "redact",
     "process_env",
     "process_env_allow",
+    "alerts",
 }
 _LISTED_NAMES = {"queues": "queue name", "stream_types": "type of streams", "namespaces": "namespace"}
 _CHOICES = {
@@ -271,6 +280,7 @@ _CHOICES = {
     "state_events": ("on", "off"),
     "typescript": ("on", "off"),
     "blob_signed_urls": ("on", "off"),
+    "opentelemetry": ("on", "off"),
     "log": ("debug", "info", "warning", "error"),
     "log_format": ("pretty", "json"),
 }

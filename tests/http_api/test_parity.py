@@ -12,6 +12,7 @@ from cyclopts import App as Parser
 from command_routes import NO_ROUTE, ROUTES
 from penstock import App
 from penstock.app.blobs import Blobs
+from penstock.app.alerts import Alerts
 from penstock.app.dags import Dags
 from penstock.app.dead_letters import DeadLetters
 from penstock.app.entities import Entities
@@ -41,6 +42,7 @@ FACETS: dict[str, type] = {
     "state": AppState,
     "blobs": Blobs,
     "webhooks": Webhooks,
+    "alerts": Alerts,
     "flows": Flows,
     "dags": Dags,
     "entities": Entities,

@@ -63,10 +63,14 @@ from ..runners.node.runner import NodeFiles
 from ..settings import SettingOptions, Settings
 from ..telemetry.instrumentation import Instrumentation, InstrumentationListener
 from ..telemetry.logging import configure
+from ..telemetry.tracing import Tracer
 from ..worker.child_runs import ChildRuns
 from ..worker.engines import Engine, Engines, RunDefinition
 from ..worker.outcomes import Work
 from .advice import Advice
+from .alert_service import AlertService
+from .alert_webhook import send_alert
+from .alerts import Alerts
 from .app_log import make_app_log
 from .arguments import NoInput, StartOptions, check_list, check_path
 from .blobs import Blobs
@@ -92,6 +96,7 @@ from .snapshots import Snapshots
 from .state import AppState
 from .store_urls import open_store
 from .tokens import Tokens
+from .trace_setup import make_tracer
 from .transactions import Transactions, Writers
 from .waits import Waits
 from .webhooks import Webhooks
@@ -107,7 +112,7 @@ handlers may start jobs and runs."""
 
 _FACETS = {
     *("runs", "jobs", "queues", "dead_letters", "schedules", "waits", "events", "state", "workers", "outbox"),
-    *("tokens", "store", "webhooks", "dags", "entities", "blobs"),
+    *("tokens", "store", "webhooks", "dags", "entities", "blobs", "alerts"),
     *("_runtime", "_committer", "_engine", "_engines", "_transactions", "_schedule_service", "_start_on", "_snapshots"),
     "_delivery_preview",
 }
@@ -178,7 +183,8 @@ class App:
         self.log = make_app_log(self._bodies)
         self._store = store
         self._bridges = tuple(check_list(bridges, "bridges"))
-        self._instrumentation = Instrumentation.of(check_list(listeners, "listeners"))
+        own = [make_tracer()] if self.settings.opentelemetry == "on" else []
+        self._instrumentation = Instrumentation.of([*own, *check_list(listeners, "listeners")])
         self._make_runner = runner
         self._engine_factories = tuple(check_list(engines, "engines"))
         self._unit_ids = map(f"{os.urandom(6).hex()}-{{}}".format, itertools.count(1))
@@ -199,6 +205,10 @@ class App:
             )
         before = self._instrumentation.listeners if self._instrumentation is not None else ()
         self._instrumentation = Instrumentation([*before, listener])
+
+    @property
+    def _tracer(self) -> Tracer | None:
+        return self._instrumentation.tracer if self._instrumentation is not None else None
 
     # Opening and closing
 
@@ -259,7 +269,7 @@ class App:
         children = ChildRuns(runtime, lambda: self._engines)
         launcher = Launcher(runtime, children, self._find_definition, advice.warn_about_queue, self.settings.max_depth)
         self._engine = FlowEngine(runtime, launcher)
-        emits = (self._emit_to_run, children, self._emit_to_entity)
+        emits = (self._emit_to_run, children, self._emit_to_entity, partial(send_alert, self.settings.alert_webhook))
         deliveries = DeliveryEngine(runtime, self._start_on_event, *emits)
         self._delivery_preview = DeliveryPreview(runtime, self._start_on_event, lambda: self.registry.flows)
         self._dag_engine = DagEngine(runtime, launcher, self.settings.http_allow)
@@ -289,6 +299,7 @@ class App:
         self.outbox = Outbox(self._committer, self.settings.namespace)
         self.tokens = Tokens(runtime)
         self.blobs = Blobs(blobs)
+        self.alerts = Alerts(self)
         self._start_on = StartOnWaits(runtime)
         self.workers = Workers(
             runtime,
@@ -301,6 +312,7 @@ class App:
             self._make_runner,
             {"node": self._node.make_runner},
             lambda: register_dag_files(self),
+            self._make_alert_service,
         )
 
     async def close(self) -> None:
@@ -590,6 +602,11 @@ class App:
             objects,
             BlobUrls(store, committer, store.clock, lambda: next(self._unit_ids), settings.public_url, is_on),
         )
+
+    def _make_alert_service(self) -> AlertService | None:
+        if not self.settings.alerts:
+            return None
+        return AlertService(self.alerts, self.clock, self.settings.alert_interval, self._committer.outages)
 
     def open_claim(self, claim: Claim) -> Coroutine[Any, Any, Work]:
         """Open a claim with the engine it belongs to. The worker calls it."""

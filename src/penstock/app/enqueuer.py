@@ -87,13 +87,18 @@ class JobEnqueuer:
         )
         build = partial(_build_each, build=lambda input: make(queue, input, options))
         given = check_list(inputs, "inputs")
-        jobs = build(given, 0, len(given)) if len(given) <= MAX_JOBS_IN_MEMORY else None
-        if jobs is None:
-            await self._check_many(given, build)
-        ids: list[str] = []
-        for start in range(0, len(given), MAX_JOBS_PER_COMMIT):
-            end = min(start + MAX_JOBS_PER_COMMIT, len(given))
-            ids += await self._add(jobs[start:end] if jobs is not None else build(given, start, end))
+        with self._runtime.produce("enqueue", queue) as span:
+            jobs = build(given, 0, len(given)) if len(given) <= MAX_JOBS_IN_MEMORY else None
+            if jobs is None:
+                await self._check_many(given, build)
+            ids: list[str] = []
+            for start in range(0, len(given), MAX_JOBS_PER_COMMIT):
+                end = min(start + MAX_JOBS_PER_COMMIT, len(given))
+                ids += await self._add(jobs[start:end] if jobs is not None else build(given, start, end))
+            if len(ids) == 1:
+                span.set("messaging.message.id", ids[0])
+            else:
+                span.set("messaging.batch.message_count", len(ids))
         await self.warn_if_unhandled(queue, name)
         return ids
 
@@ -130,12 +135,13 @@ class JobEnqueuer:
     async def enqueue_tree(self, tree: Node | Mapping[str, Any], correlation_id: str | None) -> JobTree:
         """Enqueue a whole tree; nothing of it if a job with the root's id exists."""
         jobs: list[NewJob] = []
-        planned = self._plan(
-            read_tree(tree), None, None, check_optional_text(correlation_id, "the correlation id"), jobs
-        )
-        _check_ids(jobs)
-        unit = Unit(self._runtime.new_unit_id(), jobs=jobs)
-        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
+        root, correlation = read_tree(tree), check_optional_text(correlation_id, "the correlation id")
+        with self._runtime.produce("enqueue", self.resolve(root.job, root.name)[0]) as span:
+            planned = self._plan(root, None, None, correlation, jobs)
+            _check_ids(jobs)
+            span.set("messaging.batch.message_count", len(jobs))
+            unit = Unit(self._runtime.new_unit_id(), jobs=jobs)
+            receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if isinstance(receipt, Refused):
             raise BadArgument(
                 f"job tree not added: a job with key {receipt.key!r} already exists. Use another key for it, or "

@@ -23,6 +23,7 @@ from ..core.events import Event, EventBody, check_kind, decode_event, describe_u
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack, unpack
 from ..core.text import shorten
+from ..core.trace_context import current_trace
 from ..ports.store import FeedItem
 from ..ports.unit import Committed, NewEvent, Refused, Unit
 from .arguments import check_function
@@ -70,6 +71,8 @@ class EventAppender:
         if meta is not None and not isinstance(meta, Mapping):
             raise BadArgument(f"meta must be a JSON object, such as {{'by': 'ada'}}, got {shorten(meta)}")
         more = add_tags(unpack(pack(meta or {}, "meta")), check_event_tags(tags)) or None
+        if (trace := current_trace.get()) is not None and "traceparent" not in (more or {}):
+            more = {**(more or {}), "traceparent": trace}
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None

@@ -11,6 +11,7 @@ from ..core.argument_checks import check_optional_text, check_tags
 from ..core.ids import check_id, uuid7
 from ..core.options import check_priority
 from ..core.payload import pack, unpack
+from ..core.trace_context import current_trace
 from ..flows.run_commands import FlowCommands
 from ..handlers.registry import Flow
 from ..worker.child_runs import RunStart
@@ -67,18 +68,35 @@ class RunStarter:
         correlation = check_optional_text(correlation_id, "the correlation id")
         priority = check_priority(priority) if priority else 0
         own = check_tags(tags, "tags")
-        if isinstance(known, Flow):
-            is_new = await self._commands.start(
-                known, run, data, correlation_id=correlation, priority=priority, due=due, tags=own
-            )
-        else:
-            start = RunStart(known.name, run, value, correlation or run, None, priority, due, own, kind=known.kind)
-            is_new = await self._engines.of_run_kind(known.kind).start(start, self._sink)
+        with self._runtime.produce("start", known.name) as span:
+            span.set("penstock.run", run)
+            is_new = await self._command(known, run, data, value, correlation, priority, due, own)
         return await self.describe_start(known.kind, run, value, is_new=is_new)
 
     async def describe_start(self, kind: str, run: str, input: Any, *, is_new: bool) -> Started:
         """Return what a start did: a run that is not new may have another input."""
         return Started(run) if is_new else Started(run, True, not await self._advice.check_same_input(kind, run, input))
+
+    async def _command(
+        self,
+        known: RunDefinition,
+        run: str,
+        data: bytes,
+        value: Any,
+        correlation: str | None,
+        priority: int,
+        due: int,
+        tags: dict[str, str],
+    ) -> bool:
+        if isinstance(known, Flow):
+            return await self._commands.start(
+                known, run, data, correlation_id=correlation, priority=priority, due=due, tags=tags
+            )
+        trace = current_trace.get()
+        start = RunStart(
+            known.name, run, value, correlation or run, None, priority, due, tags, kind=known.kind, trace=trace
+        )
+        return await self._engines.of_run_kind(known.kind).start(start, self._sink)
 
     def new_id(self, key: str | None) -> str:
         """Return the id of a new run: its idempotency key, or a UUIDv7."""

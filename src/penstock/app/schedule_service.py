@@ -57,6 +57,7 @@ class ScheduleService:
         self._bodies = runtime.bodies
         self._clock = runtime.clock
         self._unit_id = runtime.new_unit_id
+        self._produce = runtime.produce
         self._registry = runtime.registry
         self._instrumentation = runtime.instrumentation
         self._prepared: Registry | None = None
@@ -189,6 +190,10 @@ class ScheduleService:
 
     async def fire(self, row: ScheduleRow, target: Target, decision: FireSlot) -> bool:
         """Start the work of a slot and move the schedule on, in one commit. Return False if another scheduler did."""
+        with self._produce("schedule", row.id):
+            return await self._fire(row, target, decision)
+
+    async def _fire(self, row: ScheduleRow, target: Target, decision: FireSlot) -> bool:
         move, replaces = decision.move, decision.replaces
         id = f"{row.id}.{move.slot}"
         if target.flow is None:

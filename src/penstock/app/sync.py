@@ -26,6 +26,7 @@ from .idleness import IdleReport
 from .outbox import Outbox
 from .portal import Portal, check_blocking
 from .sync_facets import (
+    SyncAlerts,
     SyncAppState,
     SyncBlobs,
     SyncDags,
@@ -196,6 +197,10 @@ class SyncApp(SyncShortcuts):
     @property
     def waits(self) -> SyncWaits:
         return SyncWaits(self._portal, self.app.waits)
+
+    @property
+    def alerts(self) -> SyncAlerts:
+        return SyncAlerts(self._portal, self.app.alerts)
 
     @property
     def webhooks(self) -> SyncWebhooks:

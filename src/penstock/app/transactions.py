@@ -51,6 +51,10 @@ class Writers:
     async def emit(self, kind: str, data: Any, run: str | None, key: str | None, tags: Any = None) -> bool:
         """Emit an event to one run, or globally. Return False if its key was used before, as far as is known now."""
         words = check_event_tags(tags)
+        with self._engine.runtime.produce("emit", str(kind)):
+            return await self._emit(kind, data, run, key, words)
+
+    async def _emit(self, kind: str, data: Any, run: str | None, key: str | None, words: list[str]) -> bool:
         if run is None:
             is_new, _ = await self.events.append(self._engine.bodies.global_stream, kind, data, key=key, tags=words)
             return is_new

@@ -34,6 +34,7 @@ from ..worker.outcomes import Work
 from ..worker.presence import PresenceReporter, WorkerFacts
 from ..worker.run_scope import WorkScope
 from ..worker.worker import Worker
+from .alert_service import ServiceFactory
 from .arguments import check_list
 from .gc_tuning import reduce_collections
 from .idleness import IdleDetector, IdleReport
@@ -101,7 +102,9 @@ class Workers:
         make_runner: RunnerFactory | None = None,
         runner_factories: Mapping[str, Callable[[], Runner]] | None = None,
         register_dags: Callable[[], Awaitable[None]] | None = None,
+        make_alert_service: ServiceFactory = lambda: None,
     ) -> None:
+        self._make_alert_service = make_alert_service
         self._register_dags = register_dags or _register_nothing
         self._runtime = runtime
         self._store = runtime.store
@@ -239,6 +242,8 @@ class Workers:
                 start_service(self._sweep, "penstock-sweep"),
                 *(start_service(bridge.run, "penstock-bridge") for bridge in self._bridges),
             ]
+            if (alerts := self._make_alert_service()) is not None:
+                background.append(start_service(alerts.run, "penstock-alerts"))
         try:
             async with self._file_bridges() if scope is None else nullcontext():
                 if await self._read_changed_limits():  # before the first claim

@@ -17,6 +17,7 @@ from ..core.durations import Duration
 from ..core.retry import RetryOption
 from ..handlers.options import KeepOption
 from .blobs import Blobs
+from .alerts import Alerts
 from .connection import Connection
 from .dags import Dags
 from .dead_letters import DeadLetters
@@ -68,6 +69,7 @@ class Client:
         self.state = State(self._connection)
         self.blobs = Blobs(self._connection)
         self.webhooks = Webhooks(self._connection)
+        self.alerts = Alerts(self._connection)
         self.flows = Flows(self._connection)
         self.dags = Dags(self._connection)
         self.entities = Entities(self._connection)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Generic, TypeVar
@@ -167,6 +168,7 @@ class Connection:
     ) -> bytes:
         """Send bytes and return the bytes of the answer."""
         headers = {**({"content-type": "application/json"} if content is not None else {}), **(headers or {})}
+        headers |= _trace_headers()
         timeout = httpx.Timeout(read_timeout_s, connect=CONNECT_TIMEOUT_S)
         try:
             answer = await self._http.request(
@@ -330,3 +332,14 @@ def _show_parameter(name: str, value: Any) -> str | list[str]:
     if not isinstance(value, str):
         raise BadArgument(f"{name} must be text or a number that a query can hold, got {shorten(value)}")
     return check_text(value, name, MAX_PARAMETER_CHARS)
+
+
+def _trace_headers() -> dict[str, str]:
+    """Return the headers that carry the caller's trace, if the program uses OpenTelemetry."""
+    if "opentelemetry" not in sys.modules:
+        return {}
+    from opentelemetry import propagate
+
+    headers: dict[str, str] = {}
+    propagate.inject(headers)
+    return headers

@@ -9,6 +9,7 @@ from ..app.portal import Portal
 from .client import Client
 from .sync_facets import (
     SyncBlobs,
+    SyncAlerts,
     SyncDags,
     SyncDeadLetters,
     SyncEntities,
@@ -60,6 +61,7 @@ class SyncClient(SyncShortcuts):
         self.state = SyncState(self._thread, self._client.state)
         self.blobs = SyncBlobs(self._thread, self._client.blobs)
         self.webhooks = SyncWebhooks(self._thread, self._client.webhooks)
+        self.alerts = SyncAlerts(self._thread, self._client.alerts)
         self.dags = SyncDags(self._thread, self._client.dags)
         self.entities = SyncEntities(self._thread, self._client.entities)
         self.flows = SyncFlows(self._thread, self._client.flows)

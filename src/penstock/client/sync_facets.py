@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, cast, overload
 
+from ..app.alert_rules import AlertRule
+from ..app.alerts import AlertChange, AlertView, Silence
 from ..app.arguments import UNSET
 from ..app.dags import DagComparison
 from ..app.dead_letters import ErrorGroup
@@ -59,6 +61,7 @@ from ..ports.unit import JobState
 from ..schedules.spec import CatchUp, Overlap
 from ..worker.handler_inspection import Inspection
 from .blobs import Blobs
+from .alerts import Alerts
 from .client import Client
 from .dags import Dags
 from .dead_letters import DeadLetters
@@ -1950,6 +1953,64 @@ class SyncWebhooks:
             path: Its path.
         """
         return self._portal.call(self._facet.remove(path))
+
+
+class SyncAlerts:
+    """`Alerts` without an event loop: each call waits for its answer."""
+
+    def __init__(self, portal: Portal, facet: Alerts) -> None:
+        self._portal = portal
+        self._facet = facet
+
+    def rules(self) -> Sequence[AlertRule]:
+        """Return the rules of the setting `alerts`."""
+        return self._portal.call(self._facet.rules())
+
+    def list(self) -> Sequence[AlertView]:
+        """Return the alerts that fire, oldest first, as of the last evaluation."""
+        return self._portal.call(self._facet.list())
+
+    def check(self) -> Sequence[AlertView]:
+        """Evaluate the rules now, record and send what has changed, and return the alerts that fire."""
+        return self._portal.call(self._facet.check())
+
+    def history(self, *, before: str | None = None, limit: int = 50) -> Sequence[AlertChange]:
+        """Return when alerts fired and were resolved, newest first.
+
+        Args:
+            before: Id of the last change of the page before.
+            limit: Maximum number of changes.
+        """
+        return self._portal.call(self._facet.history(before=before, limit=limit))
+
+    def silence(
+        self, rule: str | None = None, *, subject: str | None = None, duration: Duration = "1h", reason: str = ""
+    ) -> Silence:
+        """Silence alerts for a while: they are recorded and not sent. Those that still fire afterwards are sent then.
+
+        Args:
+            rule: A rule, or its kind such as "oldest_age". Default: all rules.
+            subject: A queue or a schedule. Default: all of them.
+            duration: For how long.
+            reason: Why; shown with the silence.
+        """
+        return self._portal.call(self._facet.silence(rule, subject=subject, duration=duration, reason=reason))
+
+    def silences(self) -> Sequence[Silence]:
+        """Return the silences that hold now."""
+        return self._portal.call(self._facet.silences())
+
+    def unsilence(self, id: str) -> None:
+        """End a silence. Raise UnknownSilence if there is none.
+
+        Args:
+            id: Id of the silence.
+        """
+        return self._portal.call(self._facet.unsilence(id))
+
+    def test(self) -> None:
+        """Send a notification to the webhook, to see that it arrives. A worker sends it."""
+        return self._portal.call(self._facet.test())
 
 
 class SyncFlows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from ..core.clock import Clock
 from ..core.events import EventBodies
 from ..ports.store import Store
 from ..telemetry.instrumentation import Instrumentation
+from ..telemetry.tracing import NO_SPAN, Span
 from .committer import Committer
 
 if TYPE_CHECKING:
@@ -33,3 +35,8 @@ class Runtime:
     instrumentation: Instrumentation | None = None  # None: nobody listens
     public_url: str = ""  # the start of the URLs of triggers
     blobs: BlobView | None = None  # set by App
+
+    def produce(self, operation: str, destination: str) -> AbstractContextManager[Span]:
+        """Open the span of a command that creates work, if somebody traces."""
+        found = self.instrumentation
+        return NO_SPAN if found is None or found.tracer is None else found.tracer.produce(operation, destination)

@@ -232,9 +232,12 @@ class SyncContext:
         timer = self._block_on(_start(calls, call.key))
         try:
             token = calls.enter_function(call.key)
+            leave_span = timer.span.activate() if timer.span is not None else None
             try:
                 value = _call_with_retries(timer, lambda: fn(*args, **kwargs), RetryPolicy.parse(retry), calls)
             finally:
+                if leave_span is not None:
+                    leave_span()
                 leave_function(token)
         except Exception as problem:
             self._block_on(_fail(calls, call, timer, problem))

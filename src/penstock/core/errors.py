@@ -6,7 +6,7 @@
     ├── DagInactive · EntityRefused · EntityFailed
     ├── NotFound                 UnknownFlow · UnknownDag · UnknownEntity · UnknownNodeType · UnknownStep ·
     │                            UnknownQueue · UnknownRun · UnknownJob · UnknownKind · UnknownSchedule ·
-    │                            UnknownWait · UnknownWebhook · UnknownMessage · UnknownBlob
+    │                            UnknownWait · UnknownWebhook · UnknownSilence · UnknownMessage · UnknownBlob
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
     │                            UnreadableJob · BadMessage
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt · BrokenQueue ·
@@ -190,6 +190,12 @@ class UnknownWait(NotFound):
     """The store has no wait with this id."""
 
     code = "unknown_wait"
+
+
+class UnknownSilence(NotFound):
+    """No silence of alerts has this id."""
+
+    code = "unknown_silence"
 
 
 class UnknownWebhook(NotFound):

@@ -107,7 +107,7 @@ class DagEngine:
         if n is None:
             return UnreadableRunWork(self, claim, _unknown_node(record, options.node))
         claim, handler = await self._bind(claim, plan, n, options.whole)
-        return NodeWork(self, claim, record, plan, n, handler, options.n)
+        return NodeWork(self, claim, record, plan, n, handler, options.n, options.trace)
 
     async def _bind(self, claim: Claim, plan: Plan, n: int, is_whole: bool) -> tuple[Claim, Any]:
         """Return the claim with its whole input, and its executor with the rendered config."""

@@ -34,6 +34,7 @@ from ..ports.unit import (
     Suspended,
     Unit,
 )
+from ..telemetry.tracing import AttemptSpan
 from ..worker.channel import RELEASED, TIMEOUT
 from ..worker.outcomes import (
     AttemptOutput,
@@ -63,9 +64,18 @@ class NodeWork:
     """One claim of a node."""
 
     family = "node"
+    span: AttemptSpan | None = None
 
     def __init__(
-        self, engine: DagEngine, claim: Claim, record: DagRecord, plan: Plan, node: int, handler: Handler, n: int
+        self,
+        engine: DagEngine,
+        claim: Claim,
+        record: DagRecord,
+        plan: Plan,
+        node: int,
+        handler: Handler,
+        n: int,
+        trace: str | None = None,
     ) -> None:
         assert claim.run is not None
         self._engine = engine
@@ -88,6 +98,7 @@ class NodeWork:
         self.public_url = engine.public_url
         self.launcher = engine.launcher
         self.parent = record.parent
+        self.trace = trace if trace is not None else record.trace
 
     def check_emit(self, kind: str, data: bytes) -> None:
         """Accept any event: it starts no node, and other runs may wait for it."""
@@ -210,6 +221,7 @@ class NodeWork:
             if decision is None:
                 return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=ENDED_NODE)
             builder = self._engine.unit_builder(self._run, self._plan)
+            builder.trace = self.trace
             decided = builder.events(decision)
             # Emitted events come before the wait the executor suspends on, and after the waits it has passed.
             ordered = [*decided, *writes.events] if isinstance(ending, WaitSuspension) else [*writes.events, *decided]
@@ -269,7 +281,9 @@ class NodeWork:
         return EndedNode(self._node, self.claim.job, self.claim.attempt - (not is_counted), output.duration_ms)
 
     def _emitted(self, emitted: Sequence[EmittedEvent]) -> list[EventBody]:
-        meta = {"causationId": self.claim.job, "attempt": self.claim.attempt}
+        meta: dict[str, Any] = {"causationId": self.claim.job, "attempt": self.claim.attempt}
+        if self.span is not None:
+            meta["traceparent"] = self.trace
         bodies = []
         for one in emitted:
             corr = one.correlation_id if one.correlation_id != self._run else None

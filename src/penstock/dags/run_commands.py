@@ -16,6 +16,7 @@ from ..core.ids import check_id, step_job_id
 from ..core.near_match import did_you_mean
 from ..core.payload import pack
 from ..core.text import shorten
+from ..core.trace_context import current_trace
 from ..durable.wait_records import build_cancelled_events, read_body
 from ..flows.run_commands import MAX_WAITS_READ, RunClosed
 from ..flows.run_record import FAILED, RUNNING
@@ -76,7 +77,7 @@ class DagCommands:
         if not summary.is_active:
             raise DagInactive(f"dag {dag!r} is deactivated; activate it: `penstock dags activate {dag}`")
         plan = await engine.catalog.plan(dag, summary.latest if version is None else version)
-        unit_id = engine.new_unit_id()
+        unit_id, trace = engine.new_unit_id(), current_trace.get()
 
         def build(found: int, data: bytes | None) -> Unit | Receipt:
             if found:
@@ -89,6 +90,7 @@ class DagCommands:
                 priority=priority,
                 tags=tags or {},
                 parent=link,
+                trace=trace,
             )
             decision = engine.decider(run, record, plan).on_start(input, parent or "start", parent, replay_of)
             builder = engine.unit_builder(run, plan)
@@ -112,7 +114,7 @@ class DagCommands:
     async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None, tags: Sequence[str] = ()) -> bool:
         """Append an event to a run: its nodes may wait for it. Return False if its key was used before."""
         packed = pack(data, f"the data of {kind}")
-        unit_id = self._engine.new_unit_id()
+        unit_id, trace = self._engine.new_unit_id(), current_trace.get()
         row = await self.row(run)
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
@@ -122,6 +124,8 @@ class DagCommands:
             if record.closed:
                 raise RunClosed(f"run {run!r} is {record.status} and cannot receive {kind!r}")
             meta = add_tags({"causationId": f"emit-{unit_id}"}, tags)
+            if trace is not None:
+                meta["traceparent"] = trace
             shown = record.event_correlation(run)
             body = EventBody(kind, correlation_id=shown, data=msgspec.Raw(packed), meta=meta)
             decision = self._engine.decider(run, record, NO_PLAN).on_event(body)

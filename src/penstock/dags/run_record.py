@@ -71,6 +71,7 @@ class DagRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     waiting: list[str] = []  # suspended nodes
     held: bytes = b""  # a bit for each node that is ready, and not enqueued because of maxConcurrency
     held_count: int = 0
+    trace: str | None = None  # the `traceparent` of what started the run
 
     @property
     def closed(self) -> bool:

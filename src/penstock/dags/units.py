@@ -63,6 +63,7 @@ class NodeOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     node: str
     n: int = 1
     whole: bool = False  # of a join: its job has all of its input
+    trace: str | None = None  # the `traceparent` of what started it
 
 
 decode_options = msgspec.json.Decoder(NodeOptions).decode
@@ -94,6 +95,7 @@ class UnitBuilder:
         self._bodies = bodies
         self._stream = bodies.run(DAG, run)
         self._now = now
+        self.trace: str | None = None  # of the attempt that starts nodes; None: they join the trace of the run
 
     def run_write(self, decision: Decision, version: int) -> RunWrite:
         record = decision.record
@@ -193,7 +195,7 @@ class UnitBuilder:
             due,
             self._run,
             step_job_id(self._run, definition.id, 1) if n > 1 else None,  # it continues with the memos of the first
-            encode(NodeOptions(definition.id, n, is_whole)),
+            encode(NodeOptions(definition.id, n, is_whole, self.trace or record.trace)),
             Started(self._stream, head[:-2] + b","),
             rate_key,
         )

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from ..core.clock import to_iso
 from ..core.retry import read_error_attribute
 from ..ports.unit import NewEvent
+from ..telemetry.tracing import AttemptSpan, CallSpan
 from .journal import Journal, encode
 
 SHOWN_AFTER_S = 0.25
@@ -27,6 +28,11 @@ class CallEventSession(Protocol):
 
     @property
     def now_ms(self) -> int: ...
+
+    @property
+    def span(self) -> AttemptSpan | None:
+        """The span of the attempt; None if nobody traces."""
+        ...
 
     def build_call_event(self, kind: str, data: bytes) -> NewEvent:
         """Build an event of a durable call, for the stream of the run or the queue."""
@@ -48,9 +54,10 @@ class CallEventSession(Protocol):
 class CallTimer:
     """When a call started, and how often its function was tried."""
 
-    __slots__ = ("key", "started_ms", "tries")
+    __slots__ = ("key", "span", "started_ms", "tries")
 
-    def __init__(self, key: str, started_ms: int) -> None:
+    def __init__(self, key: str, started_ms: int, span: CallSpan | None = None) -> None:
+        self.span = span
         self.key = key
         self.started_ms = started_ms
         self.tries = 0
@@ -67,7 +74,9 @@ class CallEvents:
 
     def start(self, key: str) -> CallTimer:
         """Take note that a function is about to run."""
-        timer = self._unseen[key] = CallTimer(key, self._session.now_ms)
+        attempt = self._session.span
+        span = attempt.start_call(key) if attempt is not None else None
+        timer = self._unseen[key] = CallTimer(key, self._session.now_ms, span)
         return timer
 
     def show_later(self) -> None:
@@ -83,6 +92,8 @@ class CallEvents:
     def complete(self, timer: CallTimer, size: int) -> None:
         """Add `call.completed`: the value, of `size` bytes, is recorded."""
         self._unseen.pop(timer.key, None)
+        if timer.span is not None:
+            timer.span.end()
         session = self._session
         started, passed = timer.started_ms, session.now_ms - timer.started_ms
         # Written as text: the names of calls have no character that JSON escapes.
@@ -97,6 +108,8 @@ class CallEvents:
     def fail(self, timer: CallTimer, problem: BaseException) -> None:
         """Add `call.failed`: the function failed and is not tried again here."""
         self._unseen.pop(timer.key, None)
+        if timer.span is not None:
+            timer.span.end(problem)
         text = self._session.redact_text(_text(problem))[:MAX_ERROR_CHARS]
         data = {**self._data(timer), "error": text or type(problem).__name__, "name": type(problem).__name__}
         code = read_error_attribute(problem, "code")
@@ -107,6 +120,8 @@ class CallEvents:
     def drop(self, timer: CallTimer) -> None:
         """Forget a call that was interrupted: nothing of it is recorded."""
         self._unseen.pop(timer.key, None)
+        if timer.span is not None:
+            timer.span.end(is_recorded=False)
 
     def close(self) -> None:
         """Stop the alarm."""

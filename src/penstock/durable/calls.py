@@ -182,7 +182,7 @@ class RunCall(DurableCall[Any]):
         while True:
             timer.tries += 1
             try:
-                return await self._call_once()
+                return await self._call_once(timer)
             except ReplayError:
                 raise
             except Exception as problem:
@@ -193,8 +193,9 @@ class RunCall(DurableCall[Any]):
                     raise call_failed(self.name, timer.tries, problem) from problem
             await self._calls.sleep(delay)
 
-    async def _call_once(self) -> Any:
+    async def _call_once(self, timer: CallTimer) -> Any:
         token = self._calls.enter_function(self.name)
+        leave_span = timer.span.activate() if timer.span is not None else None
         try:
             if self._timeout_s is not None:
                 return await self._call_with_timeout(self._timeout_s)
@@ -204,6 +205,8 @@ class RunCall(DurableCall[Any]):
             self._calls.events.show_later()
             return await value
         finally:
+            if leave_span is not None:
+                leave_span()
             leave_function(token)
 
     async def _call_with_timeout(self, timeout_s: float) -> Any:

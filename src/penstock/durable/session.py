@@ -26,6 +26,7 @@ from ..ports.unit import (
     Unit,
     WaitChange,
 )
+from ..telemetry.tracing import AttemptSpan
 from .branches import OUTDATED
 from .call_recorder import CallRecorder
 from .calls import WaitCall, mark_shared_kinds
@@ -149,6 +150,10 @@ class DurableSession:
         if self._calls is not None:
             self._calls.close()
         self._calls = self._waits = None
+
+    @property
+    def span(self) -> AttemptSpan | None:
+        return self._work.span
 
     @property
     def now_ms(self) -> int:
@@ -300,6 +305,7 @@ class DurableSession:
     def new_wait_body(self, key: str) -> WaitBody:
         work = self._work
         body = WaitBody(key, self.now_ms, work.step, work.n, work.shown_correlation)
+        body.trace = work.trace if work.span is not None else None
         if work.claim.kind != FLOW:  # an equal string that is another object would be stored
             body.kind = work.claim.kind
         return body

@@ -52,6 +52,7 @@ class TriggerCommands:
         self._bodies = runtime.bodies
         self._clock = runtime.clock
         self._unit_id = runtime.new_unit_id
+        self._produce = runtime.produce
 
     async def fire(self, token: str, data: Any, signature: Signature | None = None, caller: CallOrigin = APP) -> str:
         """Fire a trigger and return the id of the run that resumes."""
@@ -99,9 +100,11 @@ class TriggerCommands:
         if signature is not None:
             data, write = read_signed_call(row.id, body, data, signature, self._clock.now_ms())
             used.append(write)
-        unit = self._build_unit(row, body, data, caller, manual)
-        unit.state = used
-        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
+        with self._produce("fire", body.name or "trigger") as span:
+            span.set("penstock.run", row.run)
+            unit = self._build_unit(row, body, data, caller, manual)
+            unit.state = used
+            receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if not isinstance(receipt, Committed):
             now = await self._store.wait_row(row.id)
             self._check_state(now if now is not None else row)

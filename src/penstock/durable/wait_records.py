@@ -12,7 +12,9 @@ from ..core.durations import format_ms
 from ..core.errors import AwaitTimeout, WaitCancelled
 from ..core.events import EventBodies, EventBody
 from ..core.ids import digest
+from ..core.payload import DECODE_ERRORS
 from ..core.stored import read_stored
+from ..core.trace_context import current_trace, is_traceparent
 from ..ports.store import WaitRow
 from ..ports.unit import FLOW, Memo, NewEvent, NewJob, NewWait, SettleWait, Unit, WaitChange
 from .call_recorder import CallSession
@@ -46,6 +48,7 @@ class WaitBody(msgspec.Struct, omit_defaults=True, rename="camel"):
     pages: int = 0  # how many jobs start them
     abandon: bool = False  # the children go on if the call times out
     kind: str = FLOW  # of the run
+    trace: str | None = None  # the `traceparent` of the attempt that waits
 
 
 class Manual(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,6 +75,7 @@ class WaitResult(msgspec.Struct, omit_defaults=True):
     cancelled: bool = False
     manual: Manual | None = None
     caller: CallOrigin | None = None  # of a trigger
+    traces: list[str] = []  # the `traceparent` of what resolved it, and of the attempt that waited
 
 
 decode_body = msgspec.json.Decoder(WaitBody).decode
@@ -130,6 +134,20 @@ class WaitSession(CallSession, Protocol):
         ...
 
 
+def find_resolvers(memos: Mapping[str, bytes]) -> list[str]:
+    """Return the traces of what woke an attempt: those of the wait that was resolved last."""
+    last: WaitResult | None = None
+    for name, data in memos.items():
+        if name.endswith(RESULT):
+            try:
+                result = _decode_result(data)
+            except DECODE_ERRORS:
+                continue  # the handler reports it
+            if result.traces and (last is None or result.at >= last.at):
+                last = result
+    return [one for one in last.traces if is_traceparent(one)] if last is not None else []
+
+
 def wait_id(kind: str, scope: str, key: str) -> str:
     """Return a wait's id: the same on every replay."""
     return f"{kind[0]}-{digest(f'{scope} {key}'.encode())}"
@@ -149,13 +167,22 @@ def event_ref(stream: str, id: str) -> str:
 
 
 def resolve_wait(
-    row: WaitRow, body: WaitBody, result: WaitResult, bodies: EventBodies, unit_id: str, reason: str
+    row: WaitRow,
+    body: WaitBody,
+    result: WaitResult,
+    bodies: EventBodies,
+    unit_id: str,
+    reason: str,
+    trace: str | None = None,
 ) -> Unit:
-    """Build the unit that resolves a wait, records its result and wakes the waiting step."""
+    """Build the unit that resolves a wait, records its result and wakes the waiting step.
+
+    `trace` is the `traceparent` of what resolves it, if it is not what runs here."""
     data: dict[str, Any] = {"wait": body.key, "reason": reason, "awaitDuration": max(result.at - body.at, 0)}
     if result.manual is not None:
         data["manual"] = result.manual
     meta = {"awaitType": row.kind, **({"triggerId": row.id} if row.kind == TRIGGER else {})}
+    result.traces = [one for one in dict.fromkeys((trace or current_trace.get(), body.trace)) if one is not None]
     resumed = build_step_event(bodies, "step.resumed", row.run, body, data, meta)
     return Unit(
         unit_id,

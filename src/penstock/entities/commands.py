@@ -16,6 +16,7 @@ from ..core.ids import check_name, digest
 from ..core.near_match import did_you_mean
 from ..core.payload import pack, unpack
 from ..core.text import shorten
+from ..core.trace_context import current_trace
 from ..handlers.entities import EntityDefinition
 from ..ports.store import RunRow
 from ..ports.unit import DELIVERIES, EMIT_ENTITY, Committed, Conflict, NewJob, Receipt, Refused, Unit
@@ -94,11 +95,17 @@ class EntityCommands:
 
         Raise SchemaViolation if the payload does not match its model, and BadArgument for an unknown event.
         """
+        with self._engine.runtime.produce("emit", str(event)):
+            return await self._emit_to(urn, event, payload, key, type, tags)
+
+    async def _emit_to(
+        self, urn: str, event: str, payload: Any, key: str | None, type: str | None, tags: Sequence[str]
+    ) -> Accepted:
         check_name(event, "event")
         id, row = to_id(urn), await self._find(to_id(urn), urn)
         definition = self._find_definition(urn, row, type)
         packed = self._check_event(definition, event, payload)
-        unit_id, once = self._engine.new_unit_id(), check_event_key(key)
+        unit_id, once, trace = self._engine.new_unit_id(), check_event_key(key), current_trace.get()
         meta = add_tags({"causationId": f"emit-{unit_id}"} | ({"key": once} if once is not None else {}), tags)
         outcome: dict[str, Any] = {}
 
@@ -112,7 +119,7 @@ class EntityCommands:
                 if definition is None:
                     raise UnknownEntity(f"no entity has the urn {shorten(urn)}")
                 record = self._new_record(definition, urn)
-            decision = on_emit(record, event, packed, meta, is_new=is_new)
+            decision = on_emit(record, event, packed, meta, is_new=is_new, trace=trace)
             outcome.update(n=record.received, at=len(decision.events) - 1, refused=None)
             return self._unit(unit_id, id, decision, version, once_key)
 

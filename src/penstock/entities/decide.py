@@ -27,6 +27,7 @@ class NextJob(msgspec.Struct, frozen=True):
     n: int
     event: str | None
     payload: msgspec.Raw = _NULL
+    trace: str | None = None
 
 
 class Decision(msgspec.Struct):
@@ -64,7 +65,9 @@ def _created(record: EntityRecord) -> Emitted:
     return Emitted("created", data | ({"data": record.data} if bytes(record.data) != NULL else {}))
 
 
-def on_emit(record: EntityRecord, event: str, payload: bytes, meta: dict[str, Any], *, is_new: bool) -> Decision:
+def on_emit(
+    record: EntityRecord, event: str, payload: bytes, meta: dict[str, Any], *, is_new: bool, trace: str | None = None
+) -> Decision:
     """Add an event to the mailbox. It gets a job at once if no other event has one."""
     record.received += 1
     n, raw = record.received, msgspec.Raw(payload)
@@ -73,12 +76,12 @@ def on_emit(record: EntityRecord, event: str, payload: bytes, meta: dict[str, An
     decision.events.append(Emitted("received", data, {"n": n, **meta}))
     if record.current is None:
         record.current = n
-        decision.job = NextJob(n, event, raw)
+        decision.job = NextJob(n, event, raw, trace)
     elif record.has_room:
-        record.mailbox.append(Mail(n, event, raw))
+        record.mailbox.append(Mail(n, event, raw, trace))
     else:
         record.spilled += 1
-        decision.spilled = Mail(n, event, raw)
+        decision.spilled = Mail(n, event, raw, trace)
     return decision
 
 
@@ -124,7 +127,7 @@ def _finish(record: EntityRecord, ended: Emitted, finals: frozenset[str]) -> Dec
     record.current = None
     if record.mailbox:
         mail = record.mailbox.pop(0)
-        record.current, decision.job = mail.n, NextJob(mail.n, mail.event, mail.payload)
+        record.current, decision.job = mail.n, NextJob(mail.n, mail.event, mail.payload, mail.trace)
     elif record.spilled:
         record.current = record.first_spilled
         decision.job = NextJob(record.current, None)

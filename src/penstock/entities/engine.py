@@ -67,7 +67,9 @@ class EntityEngine:
         except DECODE_ERRORS as problem:
             claim, options = mark_options(claim, problem), EventOptions(record.current or 0, "")
         if options.event is not None:
-            return self._bind(claim, record, Mail(options.n, options.event, msgspec.Raw(claim.payload)), ())
+            return self._bind(
+                claim, record, Mail(options.n, options.event, msgspec.Raw(claim.payload), options.trace), ()
+            )
         mails = await self._read_spilled(id)
         own = next((mail for mail in mails if mail.n == options.n), None)
         if own is None:

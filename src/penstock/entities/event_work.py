@@ -34,6 +34,7 @@ from ..ports.unit import (
     Suspended,
     Unit,
 )
+from ..telemetry.tracing import AttemptSpan
 from ..worker.channel import RELEASED
 from ..worker.outcomes import (
     AttemptOutput,
@@ -62,6 +63,7 @@ class EventWork:
 
     family = "entity"
     parent: RunParent | None = None
+    span: AttemptSpan | None = None
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class EventWork:
         self.flow: str | None = record.type
         self.step: str | None = mail.event or None
         self.n = mail.n
+        self.trace = mail.trace
         self.correlation_id = claim.run
         self.public_url = engine.public_url
         self.launcher = engine.launcher

@@ -18,6 +18,7 @@ class Mail(msgspec.Struct, frozen=True, array_like=True):
     n: int
     event: str
     payload: msgspec.Raw = msgspec.Raw(NULL)
+    trace: str | None = None  # the `traceparent` of what emitted it
 
 
 class EntityRecord(msgspec.Struct, omit_defaults=True, rename="camel"):

@@ -18,6 +18,7 @@ class EventOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
 
     n: int
     event: str | None = None
+    trace: str | None = None  # the `traceparent` of what emitted it
 
 
 decode_options = msgspec.json.Decoder(EventOptions).decode
@@ -60,7 +61,7 @@ class UnitBuilder:
 
     def job(self, record: EntityRecord, job: NextJob) -> NewJob:
         """Build the job of an event, with the `entity.started` event that its claim appends."""
-        id, options = job_id(self._id, job.n), EventOptions(job.n, job.event)
+        id, options = job_id(self._id, job.n), EventOptions(job.n, job.event, job.trace)
         return NewJob(
             id,
             record.queue,

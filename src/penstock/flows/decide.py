@@ -51,6 +51,7 @@ class Emission(msgspec.Struct):
     data: bytes
     correlation_id: str | None = None
     tags: list[str] = []
+    trace: str | None = None  # the `traceparent` of what emitted it
 
 
 class EndedStep(msgspec.Struct):
@@ -514,6 +515,8 @@ class Decider:
         meta: dict[str, Any] = {"causationId": cause}
         if attempt is not None:
             meta["attempt"] = attempt
+        if emission.trace is not None:
+            meta["traceparent"] = emission.trace
         corr = emission.correlation_id if emission.correlation_id != self._run else None
         raw, tagged = msgspec.Raw(emission.data), add_tags(meta, emission.tags)
         self._events.append(EventBody(emission.kind, None, None, step, None, corr or self._shown, raw, tagged))

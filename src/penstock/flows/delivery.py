@@ -29,6 +29,7 @@ from ..core.ids import BadId, digest, event_seq
 from ..core.json_match import contains, index_keys
 from ..core.payload import DECODE_ERRORS
 from ..core.retry import Backoff, RetryPolicy
+from ..core.trace_context import is_traceparent, join_trace
 from ..durable.journal import encode
 from ..durable.session import LOOK_BACK
 from ..durable.wait_records import EVENT, WaitBody, WaitResult, event_ref, read_body, resolve_wait
@@ -37,6 +38,7 @@ from ..jobs.cancellation import JobCancellation, JobCommands
 from ..jobs.engine import InternalJobWork, JobOptions, JobWork, missing_handler, read_options
 from ..ports.store import WaitRow
 from ..ports.unit import (
+    ALERT,
     CANCEL_CHILDREN,
     CANCEL_RUN,
     CHILD_ENDED,
@@ -58,6 +60,12 @@ from ..worker.child_runs import CallCancellation, ChildEnd, ChildRuns, ManyStart
 from ..worker.outcomes import Failure, Interruption, Success
 
 T = TypeVar("T")
+
+
+def read_trace(event: Event) -> str | None:
+    """Return the `traceparent` of what emitted an event."""
+    found = event.meta.get("traceparent") if event.meta is not None else None
+    return found if found is not None and is_traceparent(found) else None
 
 
 class DeliveredEvent(msgspec.Struct, frozen=True):
@@ -104,6 +112,7 @@ Delivery = Callable[[], Coroutine[Any, Any, None]]
 StartFlow = Callable[[str, str, Event], Coroutine[Any, Any, None]]  # flow, run, event
 EmitTo = Callable[[str, str, Any, str, Sequence[str]], Awaitable[None]]  # run, kind, data, key, tags
 EmitToEntity = Callable[[dict[str, Any]], Awaitable[None]]
+SendAlert = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class DeliveryEngine:
@@ -118,9 +127,11 @@ class DeliveryEngine:
         emit_to: EmitTo,
         children: ChildRuns,
         emit_to_entity: EmitToEntity,
+        send_alert: SendAlert,
     ) -> None:
         self._runtime = runtime
         self._emit_to_entity = emit_to_entity
+        self._send_alert = send_alert
         self._jobs = JobCommands(runtime)
         self._store = runtime.store
         self._committer = runtime.committer
@@ -144,6 +155,7 @@ class DeliveryEngine:
                 (CHILD_ENDED, self.end_child),
                 (CANCEL_RUN, self.cancel_call),
                 (FOLLOW_PARENT, self.follow_parent),
+                (ALERT, self.send_alert),
             )
         }
 
@@ -215,7 +227,8 @@ class DeliveryEngine:
         if row.kind == EVENT:
             await self._resolve(row, body, event, stream)
         else:
-            await self._start_flow(row.scope, default_run_id(row, stream, event.id), event)
+            with join_trace(read_trace(event)):
+                await self._start_flow(row.scope, default_run_id(row, stream, event.id), event)
 
     async def _resolve_all(self, units: list[Unit]) -> None:
         """Resolve waits in one commit, or one by one if one of them was settled meanwhile."""
@@ -294,6 +307,10 @@ class DeliveryEngine:
         """Cancel, pause or resume the children of a run that was."""
         await self._children.follow(_read(FOLLOW_PARENT, payload, lambda: msgspec.convert(payload, ParentChange)))
 
+    async def send_alert(self, payload: dict[str, Any]) -> None:
+        """Send an alert to the webhook of the operators."""
+        await self._send_alert({"text": _read(ALERT, payload, lambda: str(payload["text"]))})
+
     async def cancel_children(self, payload: dict[str, Any]) -> None:
         """Cancel the children of a job that was cancelled."""
         found = _read(CANCEL_CHILDREN, payload, lambda: msgspec.convert(payload, JobCancellation))
@@ -312,7 +329,7 @@ class DeliveryEngine:
 
     def _unit(self, row: WaitRow, body: WaitBody, event: Event, stream: str) -> Unit:
         result = WaitResult(self._clock.now_ms(), msgspec.Raw(encode(event)), ref=event_ref(stream, event.id))
-        return resolve_wait(row, body, result, self._bodies, self._unit_id(), "Event received")
+        return resolve_wait(row, body, result, self._bodies, self._unit_id(), "Event received", read_trace(event))
 
     async def _submit(self, unit: Unit) -> Receipt:
         """Commit a unit. It is refused if the wait was settled or the run has ended: then nothing is left to do."""

@@ -87,7 +87,7 @@ class FlowEngine:
         if flow is not None and flow.definition.version != record.version:
             handler = self.version_policy.replacement_handler(claim, record, flow)
         if handler is not None:
-            return OtherVersionWork(self, claim, record, table, flow, handler, options.n)
+            return OtherVersionWork(self, claim, record, table, flow, handler, options.n, options.trace)
         if definition is not None:
             handler = _with_attempts(definition.handler, options.attempts)
         else:
@@ -99,7 +99,7 @@ class FlowEngine:
                     "that has it"
                 ),
             )
-        return StepWork(self, claim, record, table, flow, handler, options.n)
+        return StepWork(self, claim, record, table, flow, handler, options.n, options.trace)
 
     async def table(self, record: RunRecord) -> TriggerTable:
         """Return the trigger table of a run: the pinned one, or that of the loaded code."""

@@ -13,6 +13,7 @@ from ..commit.preview import is_dry_run
 from ..core.errors import RunError, UnknownRun, UnreadableRecord
 from ..core.ids import check_id, step_job_id
 from ..core.payload import pack, show_stored
+from ..core.trace_context import current_trace
 from ..durable.wait_records import TRIGGER, build_cancelled_events, read_body
 from ..handlers.registry import Flow
 from ..handlers.subscriptions import MapOptions
@@ -75,6 +76,7 @@ class FlowCommands:
         pin = table.fingerprint if flow.definition.version is not None else None
         unit_id = engine.new_unit_id()
         attributes = flow.definition.read_attributes(input) if flow.definition.attributes is not None else {}
+        trace = current_trace.get()
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
             if version:
@@ -89,6 +91,7 @@ class FlowCommands:
                 tags=tags or {},
                 attributes=attributes,
                 parent=link,
+                trace=trace,
             )
             decision = engine.decider(run, record, table).on_start(input, cause, parent, options)
             builder = engine.unit_builder(run, record, table)
@@ -124,7 +127,8 @@ class FlowCommands:
     async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None, tags: Sequence[str] = ()) -> bool:
         """Append an event to a run from outside and start the steps that listen to it. Return False if its key was
         used before."""
-        emission = Emission(kind, pack(data, f"the data of {kind}"), tags=list(tags))
+        trace = current_trace.get()
+        emission = Emission(kind, pack(data, f"the data of {kind}"), tags=list(tags), trace=trace)
         unit_id = self._engine.new_unit_id()
         row = await self._row(run)
         current = records.decode(row.record, run)
@@ -135,6 +139,7 @@ class FlowCommands:
             record = require_open(run, data, f"receive {kind!r}")
             decision = self._engine.decider(run, record, table).on_event(emission, f"emit-{unit_id}")
             builder = self._engine.unit_builder(run, record, table)
+            builder.trace = emission.trace
             return Unit(
                 unit_id,
                 run=builder.run_write(decision, version),

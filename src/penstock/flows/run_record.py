@@ -87,6 +87,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     waiting: list[str] = []  # suspended instances, `step#n`
     routed: int = 0  # events that a worker was to route
     routing: int = 0  # those that it has not yet
+    trace: str | None = None  # the `traceparent` of what started the run
     job_ids: dict[str, list[str]] = {}  # step -> the `opts.jobId` of its instances, for steps whose `map` returns one
 
     @property

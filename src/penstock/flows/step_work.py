@@ -34,8 +34,18 @@ from ..ports.unit import (
     Suspended,
     Unit,
 )
+from ..telemetry.tracing import AttemptSpan
 from ..worker.channel import RELEASED, TIMEOUT
-from ..worker.outcomes import AttemptOutput, Failure, Interruption, JobReturn, Success, WaitSuspension, pack_record
+from ..worker.outcomes import (
+    AttemptOutput,
+    EmittedEvent,
+    Failure,
+    Interruption,
+    JobReturn,
+    Success,
+    WaitSuspension,
+    pack_record,
+)
 from . import run_record as records
 from .decide import Decider, Decision, Emission, EndedStep
 from .run_record import RunRecord
@@ -49,6 +59,7 @@ class StepWork:
     """One claim of a step."""
 
     family = "step"
+    span: AttemptSpan | None = None
 
     def __init__(
         self,
@@ -59,6 +70,7 @@ class StepWork:
         flow: Flow | None,
         handler: Handler,
         n: int,
+        trace: str | None = None,
     ) -> None:
         assert claim.run is not None
         self._engine = engine
@@ -81,6 +93,7 @@ class StepWork:
         self.public_url = engine.public_url
         self.launcher = engine.launcher
         self.parent = record.parent
+        self.trace = trace if trace is not None else record.trace
         self._run_version = record.version
         self._shown_status = record.display_status
 
@@ -97,7 +110,7 @@ class StepWork:
         self._engine.hint_unheard(kind, f"step {self._step!r}")
 
     def on_success(self, success: Success) -> CommitRequest:
-        emitted = [Emission(e.kind, e.data, e.correlation_id, e.tags) for e in success.emitted]
+        emitted = self._emissions(success.emitted)
 
         def decide(decider: Decider) -> Decision:
             ended = self._ended_step(success.output)
@@ -119,11 +132,15 @@ class StepWork:
         return self._request(failure.output, lambda d: d.on_failed(ended, error, attempts), dead, failure, jobs)
 
     def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:
-        emitted = [Emission(e.kind, e.data, e.correlation_id, e.tags) for e in suspension.emitted]
+        emitted = self._emissions(suspension.emitted)
         ended = self._ended_step(suspension.output)
         suspended = Suspended(suspension.due)
         called = has_call(suspension.writes.waits)
         return self._request(suspension.output, lambda d: d.on_suspended(ended, emitted, called), suspended, suspension)
+
+    def _emissions(self, emitted: Sequence[EmittedEvent]) -> list[Emission]:
+        trace = self.trace if self.span is not None else None
+        return [Emission(one.kind, one.data, one.correlation_id, one.tags, trace) for one in emitted]
 
     def on_resumed(self) -> CommitRequest | None:
         if self._shown_status != records.WAITING:
@@ -223,6 +240,7 @@ class StepWork:
                 # The run was cancelled meanwhile: end the job without touching the run.
                 return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
             builder = self._engine.unit_builder(self._run, record, self._table)
+            builder.trace = self.trace
             decision = decide(self._engine.decider(self._run, record, self._table))
             decided = builder.events(decision) if decision is not None else []
             # Emitted events come before the wait the handler suspends on, and after the waits it has passed.

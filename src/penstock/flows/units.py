@@ -27,6 +27,7 @@ class StepOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     n: int = 1
     redriven: int = 0
     attempts: int | None = None  # instead of those of the handler's retry policy
+    trace: str | None = None  # the `traceparent` of what started it
 
 
 decode_options = msgspec.json.Decoder(StepOptions).decode
@@ -62,6 +63,7 @@ class UnitBuilder:
         self._encode_emitted = bodies.encode_emitted
         self._stream = bodies.flow(run)
         self._now = now
+        self.trace: str | None = None  # of the attempt that starts steps; None: they join the trace of the run
 
     def run_write(self, decision: Decision, version: int) -> RunWrite:
         record = decision.record
@@ -118,7 +120,7 @@ class UnitBuilder:
             start.step,
             step.queue,
             start.input,
-            StepOptions(start.step, start.n, attempts=attempts),
+            StepOptions(start.step, start.n, attempts=attempts, trace=self.trace or record.trace),
             record,
             start.cause,
             priority=priority,

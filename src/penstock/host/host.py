@@ -23,6 +23,7 @@ from .context import HostChannel, HostContext, HostSyncContext
 from .errors import to_error_frame
 from .handlers import HandlerFinder
 from .limits import limit_cpu
+from .trace_parent import join_parent
 from .wire import Wire, end_group, read_rss_mb
 
 BLOCKED_AFTER_S = 0.3  # between a cancellation and the interrupt of a handler that blocks the event loop
@@ -86,6 +87,7 @@ class Host:
         value = handler.check_input(msgspec.json.decode(task.input))
         channel = HostChannel(task, attempt, self._finder.find_queue)
         ctx = HostContext.make(task, channel)
+        leave_span = join_parent(task.traceparent) if task.traceparent is not None else None
         try:
             if attempt.loop is None:
                 self._start(attempt)
@@ -97,6 +99,8 @@ class Host:
             return frames.Done(msgspec.Raw(pack(result, f"the result of {handler.name!r}")))
         finally:
             channel.is_over = True
+            if leave_span is not None:
+                leave_span()
 
     def _start(self, attempt: Attempt) -> None:
         self._is_running = True

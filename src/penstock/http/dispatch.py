@@ -55,7 +55,17 @@ async def answer(services: Services, request: Request, path: str) -> Response:
         check_role(endpoint, caller)
     body = b"" if endpoint.is_upload else await read_body(request)
     call = Call(caller, request, services, request.method, path, request.query_params, body)
-    return await call_endpoint(endpoint, call, path_params)
+    if (tracer := services.app._tracer) is None:
+        return await call_endpoint(endpoint, call, path_params)
+    with tracer.serve(request.method, endpoint.path, request.headers) as span:
+        try:
+            response = await call_endpoint(endpoint, call, path_params)
+        except PenstockError as problem:
+            span.set("http.response.status_code", status_of(problem))
+            span.set("error.type", problem.code)
+            raise
+        span.set("http.response.status_code", response.status_code)
+        return response
 
 
 def check_role(endpoint: Endpoint, caller: Caller) -> None:

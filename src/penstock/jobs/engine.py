@@ -37,6 +37,7 @@ from ..ports.unit import (
     Started,
     Unit,
 )
+from ..telemetry.tracing import AttemptSpan
 from ..worker.channel import RELEASED, TIMEOUT
 from ..worker.live_log import live_events
 from ..worker.outcomes import (
@@ -67,6 +68,7 @@ class JobOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     keep_completed: KeepJobs | None = None
     keep_failed: KeepJobs | None = None
     order_key: str | None = None
+    trace: str | None = None  # the `traceparent` of what enqueued it
 
 
 decode_options = msgspec.json.Decoder(JobOptions).decode
@@ -196,6 +198,7 @@ class JobWork:
     public_url = ""
     launcher: Launcher | None = None
     parent: RunParent | None = None
+    span: AttemptSpan | None = None
 
     def __init__(self, runtime: Runtime, claim: Claim, handler: Handler, options: JobOptions | None = None) -> None:
         options = options if options is not None else decode_options(claim.opts)
@@ -209,6 +212,7 @@ class JobWork:
         self.shown_correlation = options.correlation_id
         self.correlation_id = options.correlation_id or claim.job
         self.has_children = options.has_children
+        self.trace = options.trace
         self._options = options
         self._clock = runtime.clock
         self._unit_id = runtime.new_unit_id

@@ -16,6 +16,7 @@ from ..core.options import check_priority
 from ..core.payload import pack, unpack
 from ..core.retry import RetryPolicy
 from ..core.text import check_text, shorten
+from ..core.trace_context import current_trace
 from ..handlers.decorators import read_definitions
 from ..handlers.handler import Handler, JobDefinition
 from ..ports.unit import Dedupe, NewJob, PublishedOptions
@@ -77,6 +78,8 @@ class JobBuilder:
                 due = self._runtime.clock.now_ms() + handler.delay_ms
             priority = handler.priority if priority is None else priority
         key = key if key is not None else default_key
+        if options.trace is None and (trace := current_trace.get()) is not None:
+            options = msgspec.structs.replace(options, trace=trace)
         return new_job(
             id=check_job_id(key) if key is not None else uuid7(self._runtime.clock.now_ms()),
             queue=queue,

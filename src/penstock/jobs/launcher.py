@@ -62,6 +62,7 @@ class Launcher:
             check_optional_text(launch.correlation_id, "the correlation id") or work.correlation_id,
             RetryPolicy.parse(launch.retry) if launch.retry is not None else None,
             order_key=check_key(launch.order_key, "order_key") if launch.order_key is not None else None,
+            trace=work.trace,
         )
         job = self._builder.build(
             queue,
@@ -116,6 +117,7 @@ class Launcher:
             check_tags(request.tags, "tags"),
             link,
             flow.kind,
+            work.trace,
         )
         if not request.is_many:
             return ChildLaunch(flow.name, prefix, 1, [NewJob(f"start.{call}", DELIVERIES, START, pack_record(start))])
@@ -159,6 +161,7 @@ class Launcher:
             check_tags(launch.tags, "tags"),
             link,
             flow.kind,
+            work.trace,
         )
         job = NewJob(f"start.{_make_id(flow.name, work, index)}", DELIVERIES, START, pack_record(start))
         return Launch(_label(flow), run, job, is_run=True)

@@ -85,6 +85,7 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     memos: Mapping[str, bytes] = {}  # what earlier attempts recorded, by name
     awaited: Any = None  # the event, or the trigger's data, of a declared wait
     node: NodeBinding | None = None  # for the executor of a node
+    traceparent: str | None = None  # of the attempt's span, if somebody traces
 
 
 class Channel(Protocol):

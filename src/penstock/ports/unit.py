@@ -38,6 +38,7 @@ START_MANY = "start-many"
 CHILD_ENDED = "child-ended"
 CANCEL_RUN = "cancel-run"
 FOLLOW_PARENT = "follow-parent"
+ALERT = "alert"  # send an alert to the webhook
 ROUTE = "route"  # a job of a run: evaluates a `when` or `map` of another language
 
 

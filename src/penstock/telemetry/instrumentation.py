@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
+from ..core.errors import ConfigError
 from ..ports.unit import Claim, CommitReply, Committed, Receipt, SettleWait, Unit
+from .tracing import Tracer
 
 log = logging.getLogger("penstock.telemetry")
 
@@ -82,6 +84,9 @@ class AttemptEnded(msgspec.Struct, frozen=True):
     is_recorded: bool
     error: str | None = None  # the name of the exception
     code: str | None = None
+    message: str | None = None  # of the exception, without secrets
+    stack: str | None = None  # without the frames of Penstock
+    trace: str | None = None  # the `traceparent` of the attempt, if it is traced
 
 
 class BatchCommitted(msgspec.Struct, frozen=True):
@@ -132,6 +137,10 @@ class Instrumentation:
 
     def __init__(self, listeners: Iterable[InstrumentationListener]) -> None:
         self._listeners = tuple(listeners)
+        tracers = [cast(Tracer, one) for one in self._listeners if isinstance(one, Tracer)]
+        if len(tracers) > 1:
+            raise ConfigError(f"an App has one tracer, got {len(tracers)} listeners that make spans")
+        self.tracer: Tracer | None = tracers[0] if tracers else None
 
     @property
     def listeners(self) -> Sequence[InstrumentationListener]:

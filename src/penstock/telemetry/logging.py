@@ -25,7 +25,7 @@ Format = Literal["pretty", "json"]
 ROOT = ""  # the root logger
 LOGGER = "penstock"
 HANDLER = f"{LOGGER}.handler"  # the logger of `ctx.log`
-FIELDS = ("run", "flow", "step", "job", "attempt", "queue", "code")
+FIELDS = ("run", "flow", "step", "job", "attempt", "queue", "code", "trace_id", "span_id")
 _COLOURS = {"debug": "2", "info": "", "warning": "33", "error": "31", "critical": "31;1"}
 
 _attempt: ContextVar[Callable[[], Mapping[str, Any]] | None] = ContextVar("penstock_attempt", default=None)

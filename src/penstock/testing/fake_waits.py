@@ -23,7 +23,7 @@ from ..core.payload import pack, to_plain
 from ..core.retry import RetryOption
 from ..core.schemas import convert_result, make_validator
 from ..core.text import shorten
-from ..durable.call_events import CallEvents
+from ..durable.call_events import CallEvents, CallTimer
 from ..durable.call_recorder import CallRecorder
 from ..durable.calls import CallOutcome, DurableCall, RunCall, WaitCall
 from ..durable.child_runs import ChildCall, ChildCalls, ChildFailure, ChildLaunch, ChildOutcome, ChildRequest
@@ -36,6 +36,7 @@ from ..durable.waits import EventWait, TimeWait, TriggerType, Waits, Where
 from ..handlers.decorators import FlowDefinition, read_definitions
 from ..handlers.registry import read_return_type
 from ..ports.unit import NewEvent, NewJob, WaitChange
+from ..telemetry.tracing import AttemptSpan
 from .clock import FakeClock
 
 T = TypeVar("T")
@@ -83,6 +84,8 @@ class _Answered(BaseException):
 
 class FakeDurableSession:
     """The durable session of a handler under test. It writes nothing; the journal applies the real rules."""
+
+    span: AttemptSpan | None = None
 
     def __init__(
         self,
@@ -314,9 +317,9 @@ def _describe_unanswered(wait: WaitCall[Any]) -> str:
 class _FakeRun(RunCall):
     """A `ctx.run` call that runs its function at once, with or without an event loop."""
 
-    async def _call_once(self) -> Any:
+    async def _call_once(self, timer: CallTimer) -> Any:
         if self._timeout_s is not None:
-            return await super()._call_once()
+            return await super()._call_once(timer)
         value = self._fn()
         return await value if isinstance(value, Coroutine) else value
 

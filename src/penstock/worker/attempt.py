@@ -107,6 +107,8 @@ class Attempt:
 
     def dispose(self) -> None:
         """Release what the attempt holds, after its result is recorded."""
+        if self.work.span is not None:
+            self.work.span.end(None)  # it has ended, unless nothing could be recorded
         self._channel.dispose()
 
     async def fail(self, problem: Exception) -> Failure:
@@ -176,6 +178,7 @@ class Attempt:
         if channel.stop_reason is not None:
             raise AttemptCancelled(channel.stop_reason)
         before = enter_attempt(channel.log_fields)
+        leave_span = self.work.span.activate() if self.work.span is not None else None
         try:
             if (gate := self.work.handler.gate) is not None:
                 return await gate.call(self._run_task)
@@ -193,6 +196,8 @@ class Attempt:
                 raise
             raise channel.stop from None  # a branch decided how the attempt ends
         finally:
+            if leave_span is not None:
+                leave_span()
             leave_attempt(before)
 
     def _wait_context(self, value: Any) -> WaitContext:
@@ -226,6 +231,7 @@ class Attempt:
             claim.memos,
             awaited,
             handler.binding,
+            work.trace if work.span is not None else None,
         )
 
     # Results

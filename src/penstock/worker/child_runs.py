@@ -18,6 +18,7 @@ from ..commit.runtime import Runtime
 from ..core.errors import RunError, UnreadableRecord
 from ..core.ids import digest
 from ..core.payload import MAX_PAYLOAD_BYTES, NULL
+from ..core.trace_context import join_trace
 from ..durable.child_runs import CANCELLED, STARTED, ChildOutcome, child_ended_job
 from ..durable.journal import encode
 from ..durable.wait_records import WaitBody, WaitResult, read_body, resolve_wait
@@ -42,6 +43,7 @@ class RunStart(msgspec.Struct, omit_defaults=True, rename="camel"):
     tags: dict[str, str] = {}
     link: RunParent | None = None
     kind: str = FLOW
+    trace: str | None = None  # the `traceparent` of what starts it
 
 
 class ManyStarts(msgspec.Struct, omit_defaults=True, rename="camel"):
@@ -142,7 +144,8 @@ class ChildRuns:
         await self._submit_all(await self.resolve(ChildEnd(call, start.run)))
 
     async def _start_run(self, start: RunStart) -> None:
-        await self._engines().of_run_kind(start.kind).start(start, self._sink)
+        with join_trace(start.trace):
+            await self._engines().of_run_kind(start.kind).start(start, self._sink)
 
     async def _is_wanted(self, link: RunParent, call: str) -> bool:
         parent, wait = await self._store.run(link.run), await self._store.wait_row(call)

@@ -13,6 +13,7 @@ from ..context.live_output import LiveOutput, OutputBatch
 from ..core.errors import PayloadError
 from ..core.events import EventBody, log_topic
 from ..core.payload import pack, unpack
+from ..core.trace_context import split_trace
 from ..ports.unit import Fenced, NewEvent, Unit
 from ..telemetry.logging import HANDLER
 from .outcomes import Work
@@ -101,7 +102,7 @@ def live_events(work: Work, bodies: Sequence[bytes]) -> list[NewEvent]:
 def log_fields(work: Work) -> dict[str, Any]:
     """Return which attempt a log line belongs to."""
     claim = work.claim
-    return {
+    fields = {
         "run": work.run_id,
         "flow": work.flow,
         "step": work.step,
@@ -109,6 +110,9 @@ def log_fields(work: Work) -> dict[str, Any]:
         "attempt": claim.attempt,
         "queue": claim.queue,
     }
+    if work.trace is not None:
+        fields["trace_id"], fields["span_id"] = split_trace(work.trace)
+    return fields
 
 
 def make_loggable(message: str, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

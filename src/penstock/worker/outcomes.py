@@ -40,6 +40,7 @@ from ..durable.child_runs import ChildLaunch, ChildOutcome, ChildRequest
 from ..durable.journal import PendingWrites
 from ..handlers.handler import Handler
 from ..ports.unit import Claim, NewJob, RunParent, StateWrite
+from ..telemetry.tracing import AttemptSpan
 
 MAX_RECORD_BYTES = 256 * 1024
 MAX_STACK = 8_000
@@ -222,6 +223,8 @@ class Work(Protocol):
     public_url: str
     launcher: Launcher | None  # None: its handlers start nothing
     parent: RunParent | None  # of its run
+    trace: str | None  # the `traceparent` of what started it; of its own span, once it has one
+    span: AttemptSpan | None  # None: nobody traces
 
     def check_emit(self, kind: str, data: bytes) -> None:
         """Raise if the handler may not emit this."""

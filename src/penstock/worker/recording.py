@@ -10,6 +10,7 @@ from ..core.durations import format_ms
 from ..core.errors import ChildrenPending, StoreError
 from ..core.tracebacks import describe_error
 from ..durable.branches import OUTDATED
+from ..durable.wait_records import find_resolvers
 from ..ports.unit import Committed, Refused
 from ..telemetry.instrumentation import AttemptEnded, AttemptOutcome, AttemptStarted, Instrumentation
 from .attempt import Attempt
@@ -129,43 +130,51 @@ def _failure_fields(work: Work, error: ErrorInfo) -> dict[str, Any]:
 def report_start(instrumentation: Instrumentation, work: Work, worker: str) -> None:
     """Report that an attempt starts."""
     claim = work.claim
-    instrumentation.report(
-        AttemptStarted(
-            claim.job,
-            claim.queue,
-            claim.name,
-            work.run_id,
-            work.flow,
-            work.step,
-            claim.attempt,
-            worker,
-            work.correlation_id,
-        )
+    started = AttemptStarted(
+        claim.job,
+        claim.queue,
+        claim.name,
+        work.run_id,
+        work.flow,
+        work.step,
+        claim.attempt,
+        worker,
+        work.correlation_id,
     )
+    instrumentation.report(started)
+    if instrumentation.tracer is not None:
+        links = find_resolvers(claim.memos) if claim.memos else ()
+        work.span = instrumentation.tracer.start_attempt(started, work.trace, links)
+        if work.span is not None:
+            work.trace = work.span.traceparent
 
 
 def report_end(instrumentation: Instrumentation, work: Work, worker: str, recorded: RecordedResult) -> None:
     """Report how an attempt ended."""
     claim, result = work.claim, recorded.result
     error = result.error if isinstance(result, Failure) else None
-    instrumentation.report(
-        AttemptEnded(
-            claim.job,
-            claim.queue,
-            claim.name,
-            work.run_id,
-            work.flow,
-            work.step,
-            claim.attempt,
-            worker,
-            work.correlation_id,
-            _outcome(result),
-            result.output.duration_ms,
-            recorded.has_freed_slot,
-            error.name if error is not None else None,
-            error.code if error is not None else None,
-        )
+    ended = AttemptEnded(
+        claim.job,
+        claim.queue,
+        claim.name,
+        work.run_id,
+        work.flow,
+        work.step,
+        claim.attempt,
+        worker,
+        work.correlation_id,
+        _outcome(result),
+        result.output.duration_ms,
+        recorded.has_freed_slot,
+        error.name if error is not None else None,
+        error.code if error is not None else None,
+        error.error if error is not None else None,
+        error.stack if error is not None else None,
+        work.trace,
     )
+    instrumentation.report(ended)
+    if work.span is not None:
+        work.span.end(ended)
 
 
 def _outcome(result: AttemptResult) -> AttemptOutcome:

@@ -10,6 +10,46 @@ export interface AddedMany {
   ids: (string)[]
 }
 
+/** An alert that fired or was resolved. */
+export interface AlertChange {
+  id: string
+  at: string
+  change: string
+  alert: string
+  rule: string
+  subject: string
+  summary: string
+  silenced?: boolean
+}
+
+/** Which changes to list. */
+export interface AlertHistoryQuery {
+  before?: string | null
+  limit?: number
+  reveal?: boolean
+}
+
+/** A condition that operators want to hear of. Attributes: rule: Its text, in one spelling; silences and history name it. kind: `failure_rate`, `oldest_age`, `no_worker`, `new_error_group` or `missed_slot`. on: The only queue, or for `missed_slot` the only schedule; None for all. limit_ms: Of an age: it fires above it. rate: Of failures: it fires above this share of the jobs that ended. over_ms: The time in which failures are counted. min_jobs: Fewer jobs that ended in that time do not fire. */
+export interface AlertRule {
+  rule: string
+  kind: string
+  on?: string | null
+  limitMs?: number
+  rate?: number
+  overMs?: number
+  minJobs?: number
+}
+
+/** An alert that fires. */
+export interface AlertView {
+  id: string
+  rule: string
+  subject: string
+  summary: string
+  since: string
+  silenced?: boolean
+}
+
 /** An event to append to a stream. */
 export interface AppendBody {
   kind: string
@@ -2504,6 +2544,62 @@ export interface Operations {
     body: { body?: never }
     answer: WebhookReceipt
   }
+  /** List the alerts that fire. */
+  listAlerts: {
+    path: {}
+    query: {}
+    body: { body?: never }
+    answer: (AlertView)[]
+  }
+  /** Evaluate the rules now, and return the alerts that fire. */
+  checkAlerts: {
+    path: {}
+    query: {}
+    body: { body?: unknown }
+    answer: (AlertView)[]
+  }
+  /** Send a test notification to the webhook of the alerts. */
+  testAlerts: {
+    path: {}
+    query: {}
+    body: { body?: unknown }
+    answer: Done
+  }
+  /** List the alert rules of the server. */
+  listAlertRules: {
+    path: {}
+    query: {}
+    body: { body?: never }
+    answer: (AlertRule)[]
+  }
+  /** List when alerts fired and were resolved, newest first. */
+  listAlertChanges: {
+    path: {}
+    query: { before?: string | null; limit?: number; reveal?: boolean }
+    body: { body?: never }
+    answer: (AlertChange)[]
+  }
+  /** List the silences that hold. */
+  listSilences: {
+    path: {}
+    query: {}
+    body: { body?: never }
+    answer: (Silence)[]
+  }
+  /** Silence alerts for a while. */
+  silenceAlerts: {
+    path: {}
+    query: {}
+    body: { body?: SilenceBody }
+    answer: Silence
+  }
+  /** End a silence. */
+  removeSilence: {
+    path: { id: string }
+    query: {}
+    body: { body?: never }
+    answer: Done
+  }
   /** List schedules. */
   listSchedules: {
     path: {}
@@ -2791,6 +2887,14 @@ export const OPERATIONS = {
   receiveWebhookPatch: ['PATCH', '/api/webhooks/{path}'],
   receiveWebhookGet: ['GET', '/api/webhooks/{path}'],
   receiveWebhookDelete: ['DELETE', '/api/webhooks/{path}'],
+  listAlerts: ['GET', '/api/_alerts'],
+  checkAlerts: ['POST', '/api/_alerts/check'],
+  testAlerts: ['POST', '/api/_alerts/test'],
+  listAlertRules: ['GET', '/api/_alerts/rules'],
+  listAlertChanges: ['GET', '/api/_alerts/history'],
+  listSilences: ['GET', '/api/_alerts/silences'],
+  silenceAlerts: ['POST', '/api/_alerts/silences'],
+  removeSilence: ['DELETE', '/api/_alerts/silences/{id}'],
   listSchedules: ['GET', '/api/_schedules'],
   getSchedule: ['GET', '/api/_schedules/{id}'],
   putSchedule: ['PUT', '/api/_schedules/{id}'],

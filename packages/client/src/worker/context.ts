@@ -104,6 +104,8 @@ export interface WorkerContext<Input = any> {
   readonly config: any
   readonly skipped: string[]
   readonly correlationId: CallableText
+  /** The W3C `traceparent` of this attempt's span, if the worker traces: the parent of spans of your own. */
+  readonly traceparent?: string
   /** The event, or the trigger's data, of a declared wait. */
   readonly awaited: any
   /** Aborted when the run is cancelled, or its time is up. */

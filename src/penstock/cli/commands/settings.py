@@ -35,11 +35,11 @@ def _row(found: Settings, name: str, json: bool) -> dict[str, Any]:
     value: Any = getattr(found, name)
     if name == "url":
         value = mask(value)
-    elif name == "token":
+    elif name in ("token", "alert_webhook"):
         value = REDACTED if value else value
     elif isinstance(value, tuple):
         value = list(value) if json else ", ".join(value)
-    elif name.startswith(("lease", "grace", "heartbeat", "retain_")) and not json:
+    elif name.startswith(("lease", "grace", "heartbeat", "retain_", "alert_interval")) and not json:
         value = "never" if value is None else format_ms(value)
     elif name.startswith("keep_") and value is None and not json:
         value = "all"

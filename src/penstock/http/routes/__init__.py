@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..endpoints import Routes
 from . import (
     blobs,
+    alerts,
     dags,
     dead_letters,
     entities,
@@ -36,6 +37,7 @@ ALL_ROUTES: tuple[Routes, ...] = (
     waits.routes,
     triggers.routes,
     webhooks.routes,
+    alerts.routes,
     schedules.routes,
     tokens.routes,
     server.routes,

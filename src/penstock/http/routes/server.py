@@ -25,6 +25,7 @@ from ..endpoints import Call, Query, Routes
 from ..metrics import CONTENT_TYPE
 
 routes = Routes("server")
+SECRET_SETTINGS = ("token", "alert_webhook")
 
 
 class Health(msgspec.Struct):
@@ -119,7 +120,7 @@ def hide_secret(name: str, value: Any) -> Any:
     """Return the value of a setting without the password of the store and without the token."""
     if name == "url":
         return mask(value)
-    return REDACTED if name == "token" and value else value
+    return REDACTED if name in SECRET_SETTINGS and value else value
 
 
 @routes.get("/api/_audit", role=ADMIN)

@@ -302,6 +302,7 @@ export function makeContext(run, task, input) {
     stepKey: task.step ?? null,
     n: task.n ?? 1,
     correlationId: callable(task.correlationId ?? ''),
+    traceparent: task.traceparent,
     awaited: task.awaited ?? null,
     signal: run.signal,
     get cancelled() {

@@ -1,0 +1,272 @@
+"""OpenTelemetry: traces and metrics of an App, with the API only. The SDK and its exporters are your application's.
+
+    app = App(listeners=[OpenTelemetry()])     # or PENSTOCK_OPENTELEMETRY=on, also for `penstock worker` and `serve`
+
+Names follow the semantic conventions for messaging. Install `penstock[otel]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from .. import __version__
+from ..core.trace_context import current_trace, is_traceparent
+from ..ports.unit import DELIVERIES
+from .instrumentation import (
+    AttemptEnded,
+    AttemptStarted,
+    BatchCommitted,
+    InstrumentationEvent,
+    JobClaimed,
+    JobEnqueued,
+    LeaseLost,
+    ScheduleSlot,
+    WaitChanged,
+)
+
+SYSTEM = "penstock"
+_ROOT = Context()
+_FAILED = ("failed", "retrying")
+
+
+def format_trace(context: SpanContext) -> str:
+    """Return the `traceparent` of a span."""
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def read_trace(text: str) -> SpanContext:
+    """Return the span that a `traceparent` names."""
+    return SpanContext(int(text[3:35], 16), int(text[36:52], 16), True, TraceFlags(int(text[53:55], 16)))
+
+
+def parent_context(text: str | None) -> Context:
+    """Return a context whose span is the one that a `traceparent` names; without one, a context without a span."""
+    return trace.set_span_in_context(NonRecordingSpan(read_trace(text)), _ROOT) if text else _ROOT
+
+
+class _OpenSpan:
+    """A command or a request that is under way."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+
+    def set(self, name: str, value: Any) -> None:
+        self._span.set_attribute(name, value)
+
+
+class _CallSpan:
+    """A durable call whose function runs."""
+
+    __slots__ = ("_context", "_span")
+
+    def __init__(self, span: trace.Span, context: Context) -> None:
+        self._span: trace.Span | None = span
+        self._context = context
+
+    def activate(self) -> Callable[[], None]:
+        token = otel_context.attach(self._context)
+        return lambda: otel_context.detach(token)
+
+    def end(self, error: BaseException | None = None, *, is_recorded: bool = True) -> None:
+        span, self._span = self._span, None
+        if span is None:
+            return
+        if error is not None:
+            _set_error(span, type(error).__name__, None)
+        elif not is_recorded:
+            span.set_attribute("penstock.recorded", False)
+        span.end()
+
+
+class _AttemptSpan:
+    """An attempt that runs."""
+
+    __slots__ = ("_context", "_span", "_tracer", "traceparent")
+
+    def __init__(self, tracer: trace.Tracer, span: trace.Span) -> None:
+        self._tracer = tracer
+        self._span: trace.Span | None = span
+        self._context = trace.set_span_in_context(span, _ROOT)
+        self.traceparent = format_trace(span.get_span_context())
+
+    def activate(self) -> Callable[[], None]:
+        token, before = otel_context.attach(self._context), current_trace.set(self.traceparent)
+
+        def leave() -> None:
+            otel_context.detach(token)
+            current_trace.reset(before)
+
+        return leave
+
+    def start_call(self, key: str) -> _CallSpan:
+        attributes = {"penstock.call": key}
+        span = self._tracer.start_span(f"run {key.rpartition('#')[0]}", self._context, SpanKind.INTERNAL, attributes)
+        return _CallSpan(span, trace.set_span_in_context(span, self._context))
+
+    def end(self, event: AttemptEnded | None) -> None:
+        span, self._span = self._span, None
+        if span is None:
+            return
+        if event is None:
+            span.set_attribute("penstock.recorded", False)
+        else:
+            span.set_attribute("penstock.outcome", event.outcome)
+            if not event.is_recorded:
+                span.set_attribute("penstock.recorded", False)
+            if event.outcome in _FAILED:
+                _set_error(span, event.error or "error", event.message)
+                _add_exception(span, event)
+        span.end()
+
+
+class OpenTelemetry:
+    """A listener of an App that makes spans and metrics.
+
+    Args:
+        tracer_provider: Where spans go. Default: the global provider of your application.
+        meter_provider: Where metrics go. Default: the global provider of your application.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: metrics.MeterProvider | None = None,
+    ) -> None:
+        self._tracer = trace.get_tracer("penstock", __version__, tracer_provider)
+        self._metrics = _Metrics(metrics.get_meter("penstock", __version__, meter_provider))
+
+    def __call__(self, event: InstrumentationEvent) -> None:
+        self._metrics.count(event)
+
+    @contextmanager
+    def produce(self, operation: str, destination: str) -> Iterator[_OpenSpan]:
+        parent = otel_context.get_current()
+        if not trace.get_current_span(parent).get_span_context().is_valid and (known := current_trace.get()):
+            parent = trace.set_span_in_context(NonRecordingSpan(read_trace(known)), parent)
+        attributes = {
+            "messaging.system": SYSTEM,
+            "messaging.operation.name": operation,
+            "messaging.operation.type": "send",
+            "messaging.destination.name": destination,
+        }
+        with self._tracer.start_as_current_span(
+            f"{operation} {destination}", parent, SpanKind.PRODUCER, attributes, record_exception=False
+        ) as span:
+            token = current_trace.set(format_trace(span.get_span_context()))
+            try:
+                yield _OpenSpan(span)
+            finally:
+                current_trace.reset(token)
+
+    @contextmanager
+    def serve(self, method: str, route: str, headers: Mapping[str, str]) -> Iterator[_OpenSpan]:
+        here = trace.get_current_span()
+        if here.get_span_context().is_valid:  # an instrumentation of the web framework has a span already
+            with _joined(format_trace(here.get_span_context())):
+                yield _OpenSpan(here)
+            return
+        header = headers.get("traceparent")
+        parent = parent_context(header if is_traceparent(header) else None)
+        attributes = {"http.request.method": method, "http.route": route}
+        with (
+            self._tracer.start_as_current_span(
+                f"{method} {route}", parent, SpanKind.SERVER, attributes, record_exception=False
+            ) as span,
+            _joined(format_trace(span.get_span_context())),
+        ):
+            yield _OpenSpan(span)
+
+    def start_attempt(self, event: AttemptStarted, parent: str | None, links: Sequence[str]) -> _AttemptSpan | None:
+        if event.queue == DELIVERIES:  # internal: it carries traces on, and is not work of the application
+            return None
+        attributes: dict[str, Any] = {
+            "messaging.system": SYSTEM,
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": event.queue,
+            "messaging.message.id": event.job,
+            "messaging.message.conversation_id": event.correlation_id,
+            "messaging.client.id": event.worker,
+            "penstock.job.name": event.name,
+            "penstock.attempt": event.attempt,
+        }
+        if event.run is not None:
+            attributes["penstock.run"] = event.run
+            attributes["penstock.flow"] = event.flow or ""
+            attributes["penstock.step"] = event.step or ""
+        found = [Link(read_trace(link)) for link in links] if links else None
+        context = parent_context(parent)
+        span = self._tracer.start_span(f"process {event.queue}", context, SpanKind.CONSUMER, attributes, found)
+        return _AttemptSpan(self._tracer, span)
+
+
+@contextmanager
+def _joined(text: str) -> Iterator[None]:
+    token = current_trace.set(text)
+    try:
+        yield
+    finally:
+        current_trace.reset(token)
+
+
+def _set_error(span: trace.Span, type_: str, message: str | None) -> None:
+    span.set_attribute("error.type", type_)
+    span.set_status(Status(StatusCode.ERROR, message))
+
+
+def _add_exception(span: trace.Span, event: AttemptEnded) -> None:
+    attributes = {"exception.type": event.error or "", "exception.message": event.message or ""}
+    if event.stack is not None:
+        attributes["exception.stacktrace"] = event.stack
+    span.add_event("exception", attributes)
+
+
+class _Metrics:
+    """The instruments. Counters of the conventions have their names; the others begin with `penstock`."""
+
+    def __init__(self, meter: metrics.Meter) -> None:
+        self._sent = meter.create_counter("messaging.client.sent.messages", "{message}", "Jobs enqueued")
+        self._consumed = meter.create_counter("messaging.client.consumed.messages", "{message}", "Jobs claimed")
+        self._process = meter.create_histogram("messaging.process.duration", "s", "Duration of attempts")
+        self._commit = meter.create_histogram("penstock.commit.duration", "s", "Duration of commits")
+        self._units = meter.create_counter("penstock.commit.units", "{unit}", "Units in commits")
+        self._refused = meter.create_counter("penstock.commit.refused", "{unit}", "Units that the store refused")
+        self._lost = meter.create_counter("penstock.leases.lost", "{lease}", "Leases that workers lost")
+        self._waits = meter.create_counter("penstock.waits", "{wait}", "Waits that changed, by state")
+        self._slots = meter.create_counter("penstock.schedule.slots", "{slot}", "Slots of schedules that passed")
+
+    def count(self, event: InstrumentationEvent) -> None:
+        match event:
+            case JobEnqueued():
+                self._sent.add(1, _destination(event.queue, "send"))
+            case JobClaimed():
+                self._consumed.add(1, _destination(event.queue, "receive"))
+            case AttemptEnded():
+                labels = {**_destination(event.queue, "process"), "penstock.outcome": event.outcome}
+                if event.error is not None:
+                    labels["error.type"] = event.error
+                self._process.record(event.duration_ms / 1000, labels)
+            case BatchCommitted():
+                self._commit.record(event.duration_s)
+                self._units.add(event.units)
+                if event.refused:
+                    self._refused.add(event.refused)
+            case LeaseLost():
+                self._lost.add(1, {"messaging.destination.name": event.queue})
+            case WaitChanged():
+                self._waits.add(1, {"penstock.wait.state": event.state})
+            case ScheduleSlot():
+                self._slots.add(1, {"penstock.schedule": event.schedule, "penstock.skipped": event.is_skipped})
+
+
+def _destination(queue: str, operation: str) -> dict[str, str]:
+    return {"messaging.system": SYSTEM, "messaging.destination.name": queue, "messaging.operation.name": operation}

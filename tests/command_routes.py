@@ -127,6 +127,7 @@ NO_ROUTE = {
     "serve": "it is the server",
     "bench": "it measures this machine",
     "completion": "it prints a script for a shell",
+    "telemetry export": "it writes files",
     "migrate": "it changes tables; the server needs them to start",
     "import pgboss": "it takes the credentials of another database",
     "outbox create": "the outbox is a table in the caller's database",

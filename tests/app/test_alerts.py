@@ -142,7 +142,7 @@ async def test_one_of_many_workers_evaluates_an_interval(shared: Any, webhook: A
         await a.enqueue("mail", 1)
         await asyncio.sleep(0.005)
         for slot in (1, 2):
-            took = await asyncio.gather(*(one.alerts.take_turn(slot) for one in (a, b, c, a, b, c)))
+            took = await asyncio.gather(*(one.alerts._take_turn(slot) for one in (a, b, c, a, b, c)))
             assert sum(took) == 1
         assert [change.change for change in await b.alerts.history()] == ["fired"]
         (alert,) = await c.alerts.list()

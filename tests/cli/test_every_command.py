@@ -32,9 +32,30 @@ WORDS = {
     "new": "2",
 }
 # Commands that open no store, and those that load no code.
-NO_STORE = {"init", "flows list", "flows show", "flows", "diagram", "registry", "settings", "bench", "completion"}
+NO_STORE = {
+    "init",
+    "flows list",
+    "flows show",
+    "flows",
+    "diagram",
+    "registry",
+    "settings",
+    "bench",
+    "completion",
+    "telemetry export",
+}
 NO_STORE |= {"dags check", "outbox create", "outbox sql", "outbox list", "outbox retry"}
-NO_CODE = {"init", "settings", "bench", "completion", "outbox create", "outbox sql", "outbox list", "outbox retry"}
+NO_CODE = {
+    "init",
+    "settings",
+    "bench",
+    "completion",
+    "telemetry export",
+    "outbox create",
+    "outbox sql",
+    "outbox list",
+    "outbox retry",
+}
 DAG_FILE = "order.dag.json"
 MORE = {  # required options
     "schedules add": ["--flow", "greet", "--every", "1m"],
@@ -129,7 +150,7 @@ def test_bad_arguments(refused: Callable, name: str) -> None:
 @pytest.mark.parametrize("name", sorted(EVERY))
 def test_a_bad_setting(refused: Callable, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("PENSTOCK_LEASE", "soon")
-    if name in ("init", "completion", "outbox create", "outbox sql"):
+    if name in ("init", "completion", "telemetry export", "outbox create", "outbox sql"):
         pytest.skip("it reads no settings")
     assert refused(*call_of(name)) in ("bad_setting", "checks_failed")
 

@@ -30,7 +30,7 @@ class AlertService:
         while True:
             now = self._clock.now_ms()
             try:
-                await self._alerts.take_turn(now // self._interval_ms)
+                await self._alerts._take_turn(now // self._interval_ms)
                 self._outages.report_answer()
             except StoreError as problem:
                 self._outages.report_failure("cannot evaluate the alert rules, retrying", problem)

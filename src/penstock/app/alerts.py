@@ -175,7 +175,7 @@ class Alerts:
 
     # For the worker
 
-    async def take_turn(self, slot: int) -> bool:
+    async def _take_turn(self, slot: int) -> bool:
         """Evaluate the rules unless another worker has done so in this interval. Return whether this one did."""
         row = await self._store.state(TURN)
         turn = _read_turn(row)

@@ -1929,10 +1929,6 @@ class SyncAlerts:
         """Send a notification to the webhook, to see that it arrives. A worker sends it."""
         return self._portal.call(self._facet.test())
 
-    def take_turn(self, slot: int) -> bool:
-        """Evaluate the rules unless another worker has done so in this interval. Return whether this one did."""
-        return self._portal.call(self._facet.take_turn(slot))
-
 
 class SyncEvents:
     """`Events` without an event loop: each call waits for its answer."""

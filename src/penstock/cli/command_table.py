@@ -58,6 +58,7 @@ COMMANDS: dict[str, Entry] = {
     "settings": Entry("Print every setting and where its value comes from.", _CODE),
     "doctor": Entry("Run health checks; 'doctor RUN' explains why a run is not moving.", _STORE),
     "alerts": Entry("List alerts that fire; check, rules, history, silence, test.", _STORE),
+    "telemetry": Entry("Write the dashboard for Grafana and the alert rules for Prometheus.", _STORE),
     "tokens": Entry("List the tokens of the HTTP API; add, revoke", _STORE),
     "outbox": Entry("Relay work from a table in your own database: create, sql, relay, list, retry.", _STORE),
     "migrate": Entry("Create or update the tables of a Postgres store.", _STORE),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from .errors import EXIT_ERROR, warn
+from .service_manager import INTERVAL_VARIABLE, SOCKET_VARIABLE
 
 QUICK_EXIT_S = 5.0  # a process that exits sooner is restarted after longer and longer delays
 MAX_RESTART_DELAY_S = 30.0
@@ -78,7 +79,7 @@ class WorkerProcesses:
         command = [sys.executable, "-m", "penstock.cli", "worker", "--child-of", str(os.getpid()), *self._options]
         # In a session of its own: Ctrl-C is for the parent, which signals every child once.
         child = await asyncio.create_subprocess_exec(
-            *command, stdout=PIPE, stderr=PIPE, start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+            *command, stdout=PIPE, stderr=PIPE, start_new_session=True, env=_child_environment()
         )
         self._children[number] = child
         warn(f"Worker {number} is process {child.pid}.")
@@ -94,6 +95,12 @@ class WorkerProcesses:
         code = await child.wait()
         del self._children[number]
         return code
+
+
+def _child_environment() -> dict[str, str]:
+    """Return the environment of a child. The parent alone reports to the service manager."""
+    ours = {name: value for name, value in os.environ.items() if name not in (SOCKET_VARIABLE, INTERVAL_VARIABLE)}
+    return {**ours, "PYTHONUNBUFFERED": "1"}
 
 
 async def _forward(prefix: str, stream: asyncio.StreamReader, to: TextIO, *, json: bool = False) -> None:

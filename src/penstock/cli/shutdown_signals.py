@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from ..app import App
 from ..core.durations import format_ms
 from .errors import EXIT_INTERRUPTED, warn
+from .service_manager import STOPPING, notify
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -44,6 +45,7 @@ def handle_stop_signals(
                 kill()
             os._exit(EXIT_INTERRUPTED)
         is_stopping = True
+        notify(STOPPING)
         stop()
 
     try:

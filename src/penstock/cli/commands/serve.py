@@ -19,6 +19,7 @@ from ...settings import Settings
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json, print_text
+from ..service_manager import ServiceReports
 from ..session import build_worker_app, open_app, refuse_memory_store, run_event_loop
 from ..shutdown_signals import handle_stop_signals, stop_message
 
@@ -189,8 +190,15 @@ async def _serve_until_stopped(
         if app is not None and working is not None:
             app.workers.stop()
 
+    reports = ServiceReports()
+
+    def announce_ready() -> None:
+        announce()
+        reports.ready()
+
     with handle_stop_signals(stop):
-        await server.run(announce)
+        await server.run(announce_ready)
+        reports.close()
         if app is not None and working is not None:
             app.workers.stop()
             await working

@@ -18,6 +18,7 @@ from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json, print_text
 from ..parse import read_count
 from ..processes import WorkerProcesses
+from ..service_manager import ServiceReports
 from ..session import build_worker_app, open_app, refuse_memory_store, run_event_loop
 from ..shutdown_signals import handle_stop_signals, stop_message
 from ..tables import pluralize
@@ -91,12 +92,15 @@ async def _work_until_stopped(app: App, concurrency: int | None, common: CommonO
     working = asyncio.create_task(app.workers.run(concurrency=concurrency))
     orphaned = asyncio.create_task(_watch_parent(app, parent))
     stop = app.workers.stop if parent is not None else partial(_stop, app)  # the parent prints the message once
+    reports = ServiceReports()
     with handle_stop_signals(stop):
         await asyncio.sleep(0)
         if not working.done() and parent is None:
             print_summary(summarize(app), common.json)
+            reports.ready()
         await working
     orphaned.cancel()
+    reports.close()
 
 
 async def _work_in_processes(count: int, queues: str | None, concurrency: int | None, common: CommonOptions) -> int:
@@ -110,7 +114,12 @@ async def _work_in_processes(count: int, queues: str | None, concurrency: int | 
     children = WorkerProcesses(count, options, json=common.json)
     with handle_stop_signals(lambda: _stop_all(app, children), kill=children.kill):
         print_summary(summarize(app) | {"processes": count}, common.json)
-        return await children.run()
+        reports = ServiceReports()
+        reports.ready()
+        try:
+            return await children.run()
+        finally:
+            reports.close()
 
 
 def check_handlers(app: App) -> None:

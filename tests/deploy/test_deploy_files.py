@@ -21,6 +21,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from penstock import SyncApp
 from penstock.settings import Settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -198,6 +199,11 @@ def finish(process: subprocess.Popen[str]) -> str:
     return out
 
 
+def count_workers(project: Path) -> int:
+    with SyncApp(f"sqlite:///{project}/store.db", handlers=()) as app:
+        return len(app.workers.list())
+
+
 def exec_start(unit: Path) -> list[str]:
     found = re.search(r"^ExecStart=(.+)$", unit.read_text(), flags=re.M)
     assert found is not None
@@ -226,9 +232,8 @@ def test_several_processes_report_once(project: Path, manager: socket.socket) ->
     process = start(project, ["penstock", "worker", "--processes", "2"], NOTIFY_SOCKET=str(project / "notify"))
     try:
         assert manager.recv(100) == b"READY=1"
-        assert process.stderr is not None
-        while "is process" not in process.stderr.readline():
-            pass
+        while count_workers(project) < 2:  # they have installed their signal handlers
+            assert process.poll() is None
         finish(process)
         assert manager.recv(100) == b"STOPPING=1"
         manager.setblocking(False)

@@ -29,7 +29,7 @@ from ..core.ids import BadId, digest, event_seq
 from ..core.json_match import contains, index_keys
 from ..core.payload import DECODE_ERRORS
 from ..core.retry import Backoff, RetryPolicy
-from ..core.trace_context import is_traceparent, join_trace
+from ..core.trace_context import HEADER, join_trace, read_carrier
 from ..durable.journal import encode
 from ..durable.session import LOOK_BACK
 from ..durable.wait_records import EVENT, WaitBody, WaitResult, event_ref, read_body, resolve_wait
@@ -64,8 +64,7 @@ T = TypeVar("T")
 
 def read_trace(event: Event) -> str | None:
     """Return the `traceparent` of what emitted an event."""
-    found = event.meta.get("traceparent") if event.meta is not None else None
-    return found if found is not None and is_traceparent(found) else None
+    return read_carrier(event.meta) if event.meta is not None and HEADER in event.meta else None
 
 
 class DeliveredEvent(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from opentelemetry import context as otel_context
@@ -61,6 +62,28 @@ class _OpenSpan:
 
     def set(self, name: str, value: Any) -> None:
         self._span.set_attribute(name, value)
+
+
+class _Command(_OpenSpan):
+    """A command: what it creates joins its span. Written out, because a generator costs as much as the span."""
+
+    __slots__ = ("_before", "_context", "_token")
+
+    def __init__(self, span: trace.Span, parent: Context) -> None:
+        super().__init__(span)
+        self._context = trace.set_span_in_context(span, parent)
+
+    def __enter__(self) -> _OpenSpan:
+        self._token = otel_context.attach(self._context)
+        self._before = current_trace.set(format_trace(self._span.get_span_context()))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, _trace: object) -> None:
+        otel_context.detach(self._token)
+        current_trace.reset(self._before)
+        if kind is not None:
+            _set_error(self._span, kind.__name__, None)
+        self._span.end()
 
 
 class _CallSpan:
@@ -128,8 +151,37 @@ class _AttemptSpan:
         span.end()
 
 
+class _UnsampledSpan:
+    """An attempt of a trace that is not sampled: it passes the decision on, and makes no span."""
+
+    __slots__ = ("traceparent",)
+
+    def __init__(self, trace: str) -> None:
+        self.traceparent = trace
+
+    def activate(self) -> Callable[[], None]:
+        token, before = otel_context.attach(parent_context(self.traceparent)), current_trace.set(self.traceparent)
+
+        def leave() -> None:
+            otel_context.detach(token)
+            current_trace.reset(before)
+
+        return leave
+
+    def start_call(self, key: str) -> None:
+        """Make no span."""
+
+    def end(self, event: AttemptEnded | None) -> None:
+        """End nothing."""
+
+
+def is_sampled(text: str) -> bool:
+    """Return whether the trace that a `traceparent` names is sampled."""
+    return bool(int(text[53:55], 16) & TraceFlags.SAMPLED)
+
+
 class OpenTelemetry:
-    """A listener of an App that makes spans and metrics.
+    """A listener of an App that makes spans and metrics. Whether a trace is sampled is decided where it begins.
 
     Args:
         tracer_provider: Where spans go. Default: the global provider of your application.
@@ -147,8 +199,7 @@ class OpenTelemetry:
     def __call__(self, event: InstrumentationEvent) -> None:
         self._metrics.count(event)
 
-    @contextmanager
-    def produce(self, operation: str, destination: str) -> Iterator[_OpenSpan]:
+    def produce(self, operation: str, destination: str) -> _Command:
         parent = otel_context.get_current()
         if not trace.get_current_span(parent).get_span_context().is_valid and (known := current_trace.get()):
             parent = trace.set_span_in_context(NonRecordingSpan(read_trace(known)), parent)
@@ -158,14 +209,8 @@ class OpenTelemetry:
             "messaging.operation.type": "send",
             "messaging.destination.name": destination,
         }
-        with self._tracer.start_as_current_span(
-            f"{operation} {destination}", parent, SpanKind.PRODUCER, attributes, record_exception=False
-        ) as span:
-            token = current_trace.set(format_trace(span.get_span_context()))
-            try:
-                yield _OpenSpan(span)
-            finally:
-                current_trace.reset(token)
+        span = self._tracer.start_span(f"{operation} {destination}", parent, SpanKind.PRODUCER, attributes)
+        return _Command(span, parent)
 
     @contextmanager
     def serve(self, method: str, route: str, headers: Mapping[str, str]) -> Iterator[_OpenSpan]:
@@ -185,9 +230,13 @@ class OpenTelemetry:
         ):
             yield _OpenSpan(span)
 
-    def start_attempt(self, event: AttemptStarted, parent: str | None, links: Sequence[str]) -> _AttemptSpan | None:
+    def start_attempt(
+        self, event: AttemptStarted, parent: str | None, links: Sequence[str]
+    ) -> _AttemptSpan | _UnsampledSpan | None:
         if event.queue == DELIVERIES:  # internal: it carries traces on, and is not work of the application
             return None
+        if parent is not None and not is_sampled(parent):
+            return _UnsampledSpan(parent)
         attributes: dict[str, Any] = {
             "messaging.system": SYSTEM,
             "messaging.operation.name": "process",
@@ -230,28 +279,46 @@ def _add_exception(span: trace.Span, event: AttemptEnded) -> None:
     span.add_event("exception", attributes)
 
 
+Labels = tuple[tuple[str, str | bool], ...]
+
+
+class _Counts:
+    """A counter that the SDK reads when it exports: counting is one addition, which the SDK's own counters are not."""
+
+    def __init__(self, meter: metrics.Meter, name: str, unit: str, description: str) -> None:
+        self._counts: dict[Labels, int] = {}
+        meter.create_observable_counter(name, [self._observe], unit, description)
+
+    def add(self, amount: int, labels: Labels = ()) -> None:
+        self._counts[labels] = self._counts.get(labels, 0) + amount
+
+    def _observe(self, _options: metrics.CallbackOptions) -> list[metrics.Observation]:
+        return [metrics.Observation(count, dict(labels)) for labels, count in list(self._counts.items())]
+
+
 class _Metrics:
-    """The instruments. Counters of the conventions have their names; the others begin with `penstock`."""
+    """The instruments. Those of the conventions have their names; the others begin with `penstock`."""
 
     def __init__(self, meter: metrics.Meter) -> None:
-        self._sent = meter.create_counter("messaging.client.sent.messages", "{message}", "Jobs enqueued")
-        self._consumed = meter.create_counter("messaging.client.consumed.messages", "{message}", "Jobs claimed")
+        self._sent = _Counts(meter, "messaging.client.sent.messages", "{message}", "Jobs enqueued")
+        self._consumed = _Counts(meter, "messaging.client.consumed.messages", "{message}", "Jobs claimed")
         self._process = meter.create_histogram("messaging.process.duration", "s", "Duration of attempts")
         self._commit = meter.create_histogram("penstock.commit.duration", "s", "Duration of commits")
-        self._units = meter.create_counter("penstock.commit.units", "{unit}", "Units in commits")
-        self._refused = meter.create_counter("penstock.commit.refused", "{unit}", "Units that the store refused")
-        self._lost = meter.create_counter("penstock.leases.lost", "{lease}", "Leases that workers lost")
-        self._waits = meter.create_counter("penstock.waits", "{wait}", "Waits that changed, by state")
-        self._slots = meter.create_counter("penstock.schedule.slots", "{slot}", "Slots of schedules that passed")
+        self._units = _Counts(meter, "penstock.commit.units", "{unit}", "Units in commits")
+        self._refused = _Counts(meter, "penstock.commit.refused", "{unit}", "Units that the store refused")
+        self._lost = _Counts(meter, "penstock.leases.lost", "{lease}", "Leases that workers lost")
+        self._waits = _Counts(meter, "penstock.waits", "{wait}", "Waits that changed, by state")
+        self._slots = _Counts(meter, "penstock.schedule.slots", "{slot}", "Slots of schedules that passed")
 
     def count(self, event: InstrumentationEvent) -> None:
         match event:
             case JobEnqueued():
-                self._sent.add(1, _destination(event.queue, "send"))
+                self._sent.add(1, _labels(event.queue, "send"))
             case JobClaimed():
-                self._consumed.add(1, _destination(event.queue, "receive"))
+                self._consumed.add(1, _labels(event.queue, "receive"))
             case AttemptEnded():
-                labels = {**_destination(event.queue, "process"), "penstock.outcome": event.outcome}
+                labels = dict(_labels(event.queue, "process"))
+                labels["penstock.outcome"] = event.outcome
                 if event.error is not None:
                     labels["error.type"] = event.error
                 self._process.record(event.duration_ms / 1000, labels)
@@ -261,12 +328,17 @@ class _Metrics:
                 if event.refused:
                     self._refused.add(event.refused)
             case LeaseLost():
-                self._lost.add(1, {"messaging.destination.name": event.queue})
+                self._lost.add(1, (("messaging.destination.name", event.queue),))
             case WaitChanged():
-                self._waits.add(1, {"penstock.wait.state": event.state})
+                self._waits.add(1, (("penstock.wait.state", event.state),))
             case ScheduleSlot():
-                self._slots.add(1, {"penstock.schedule": event.schedule, "penstock.skipped": event.is_skipped})
+                self._slots.add(1, (("penstock.schedule", event.schedule), ("penstock.skipped", event.is_skipped)))
 
 
-def _destination(queue: str, operation: str) -> dict[str, str]:
-    return {"messaging.system": SYSTEM, "messaging.destination.name": queue, "messaging.operation.name": operation}
+@lru_cache(1024)
+def _labels(queue: str, operation: str) -> Labels:
+    return (
+        ("messaging.system", SYSTEM),
+        ("messaging.destination.name", queue),
+        ("messaging.operation.name", operation),
+    )

@@ -44,8 +44,8 @@ class AttemptSpan(Protocol):
         """Make it the current span of this task; return what undoes that."""
         ...
 
-    def start_call(self, key: str) -> CallSpan:
-        """Start the span of a durable call."""
+    def start_call(self, key: str) -> CallSpan | None:
+        """Start the span of a durable call. None: the trace is not sampled."""
         ...
 
     def end(self, event: AttemptEnded | None) -> None:

@@ -22,6 +22,7 @@ from ...core.ids import new_token
 from ...core.payload import pack, parse_json
 from ...core.retry import RetryPolicy
 from ...core.text import shorten
+from ...core.trace_context import join_trace
 from ...ports.bridge import BridgeHost, Message
 from ...ports.unit import (
     Claim,
@@ -181,7 +182,8 @@ class Consumer:
                 raise Permanent(f"the process that handled the job died {claim.crashes} times")
             where = (claim.job, self._queue, urn_of(message), claim.attempt)
             log.debug("job %s of queue %r (%s) is processed, attempt %d", *where)
-            result = await self._deliver(message)
+            with join_trace(fields.trace):
+                result = await self._deliver(message)
             log.debug("job %s of queue %r (%s) was completed at attempt %d", *where)
             return Completed(result, fields.keep("removeOnComplete", opts.keep_completed)), []
         except (JobLost, asyncio.CancelledError):

@@ -10,6 +10,7 @@ import msgspec
 
 from ...core.ids import digest
 from ...core.retry import Backoff, RetryPolicy
+from ...core.trace_context import read_carrier
 from ...ports.unit import KeepJobs
 
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,150}")
@@ -29,6 +30,11 @@ class JobFields(msgspec.Struct, frozen=True):
         except (msgspec.MsgspecError, RecursionError):
             found = {}
         return cls(found if isinstance(found, dict) else {}, (timestamp or b"").decode(errors="replace"))
+
+    @property
+    def trace(self) -> str | None:
+        """The `traceparent` that the telemetry of BullMQ has put into the options of the job."""
+        return read_carrier(self.opts.get("tm"))
 
     def retry(self, default: RetryPolicy) -> RetryPolicy:
         """Return the retry policy of the job; what it does not set is as in the default."""

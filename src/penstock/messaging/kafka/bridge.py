@@ -15,6 +15,7 @@ from ...core.errors import BadArgument, BrokerUnavailable, ConfigError, Penstock
 from ...core.payload import pack
 from ...core.retry import RetryOption, RetryPolicy
 from ...core.text import shorten
+from ...core.trace_context import HEADER, current_trace, read_carrier
 from ...ports.bridge import BridgeHost
 from ...ports.store import FeedItem
 from ..event_relay import EventRelay, job_id_of
@@ -159,6 +160,8 @@ class Kafka:
         checked = check_entity_data(data, queue)
         body = pack(checked, f"the data of a message of topic {queue!r}")
         headers = {NAME_HEADER: job_name, **({ID_HEADER: id} if id is not None else {})}
+        if (trace := current_trace.get()) is not None:
+            headers[HEADER] = trace
         partition, offset = await self._require_producer().send(queue, body, checked["urn"].encode(), headers)
         log.info("message %s-%d-%d was sent (%s)", queue, partition, offset, checked["urn"])
         return f"{queue}-{partition}-{offset}"
@@ -189,6 +192,8 @@ class Kafka:
         urn = data.get("urn") if isinstance(data, Mapping) else None
         key = urn if isinstance(urn, str) else item.stream
         headers = {NAME_HEADER: item.event.kind, ID_HEADER: job_id_of(item)}
+        if (trace := read_carrier(item.event.meta)) is not None:
+            headers[HEADER] = trace
         await self._require_producer().send(topic, body, key.encode(), headers)
 
     # Parts

@@ -13,6 +13,7 @@ import msgspec
 from ...core.errors import BrokerUnavailable, Permanent
 from ...core.payload import parse_json
 from ...core.retry import RetryPolicy
+from ...core.trace_context import HEADER, join_trace, read_carrier
 from ...ports.bridge import BridgeHost, Message
 from ...ports.store import Store
 from ..failures import DeadLetters, build_dead_message, decide_retry, describe_problem, is_outage, urn_of
@@ -114,7 +115,8 @@ class Partition:
                 raise Permanent(f"the process that handled the record died {known.starts - known.failures} times")
             where = (message.id, urn_of(message), known.failures + 1)
             log.debug("record %s (%s) is processed, attempt %d", *where)
-            await self._deliver(record, message, known)
+            with join_trace(read_carrier({HEADER: header_of(record, HEADER)})):
+                await self._deliver(record, message, known)
             log.debug("record %s (%s) was completed at attempt %d", *where)
         except (PositionMoved, asyncio.CancelledError):
             raise

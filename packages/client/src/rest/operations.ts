@@ -1267,6 +1267,23 @@ export interface SignedUrl {
   url: string
 }
 
+/** Alerts that are recorded and not sent. */
+export interface Silence {
+  id: string
+  until: string
+  rule?: string | null
+  subject?: string | null
+  reason?: string
+}
+
+/** What to silence, and for how long. */
+export interface SilenceBody {
+  rule?: string | null
+  subject?: string | null
+  duration?: number | string
+  reason?: string
+}
+
 /** How many slots to return. */
 export interface SlotQuery {
   count?: number

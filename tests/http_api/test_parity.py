@@ -11,8 +11,8 @@ from cyclopts import App as Parser
 
 from command_routes import NO_ROUTE, ROUTES
 from penstock import App
-from penstock.app.blobs import Blobs
 from penstock.app.alerts import Alerts
+from penstock.app.blobs import Blobs
 from penstock.app.dags import Dags
 from penstock.app.dead_letters import DeadLetters
 from penstock.app.entities import Entities

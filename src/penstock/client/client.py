@@ -16,8 +16,8 @@ from ..core.argument_checks import check_arguments
 from ..core.durations import Duration
 from ..core.retry import RetryOption
 from ..handlers.options import KeepOption
-from .blobs import Blobs
 from .alerts import Alerts
+from .blobs import Blobs
 from .connection import Connection
 from .dags import Dags
 from .dead_letters import DeadLetters

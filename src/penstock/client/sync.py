@@ -8,8 +8,8 @@ from typing import Self
 from ..app.portal import Portal
 from .client import Client
 from .sync_facets import (
-    SyncBlobs,
     SyncAlerts,
+    SyncBlobs,
     SyncDags,
     SyncDeadLetters,
     SyncEntities,

@@ -60,8 +60,8 @@ from ..ports.store import FeedItem
 from ..ports.unit import JobState
 from ..schedules.spec import CatchUp, Overlap
 from ..worker.handler_inspection import Inspection
-from .blobs import Blobs
 from .alerts import Alerts
+from .blobs import Blobs
 from .client import Client
 from .dags import Dags
 from .dead_letters import DeadLetters

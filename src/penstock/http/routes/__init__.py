@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..endpoints import Routes
 from . import (
-    blobs,
     alerts,
+    blobs,
     dags,
     dead_letters,
     entities,

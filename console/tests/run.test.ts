@@ -78,6 +78,7 @@ describe('the input of a step', () => {
   })
   it('keeps the attempts before a redrive apart', () => {
     expect([...rows.get('b')!.attempts.values()].map((one) => one.label)).toEqual(['attempt 1', 'redrive 1, attempt 1'])
+    expect(rows.get('b')!.segments.map((one) => [one.kind, one.attempt, one.to])).toEqual([['run', 1, 4], ['queue', 2, 6], ['run', 2, undefined]])
   })
 })
 

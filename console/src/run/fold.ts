@@ -165,7 +165,7 @@ export class Fold {
     } else if (what === 'redriven') {
       row.before = Math.max(row.before, ...row.attempts.keys())
       row.redrives++
-      row.segments.push({ kind: 'queue', from: at, attempt, state: 'waiting' })
+      row.segments.push({ kind: 'queue', from: at, attempt: row.before + 1, state: 'waiting' })
     } else if (what === 'cancelled') close('cancelled')
   }
 

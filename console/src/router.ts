@@ -21,6 +21,7 @@ const routes: RouteRecordRaw[] = [
   { path: '/schedules', name: 'schedules', component: () => import('./pages/SchedulesPage.vue'), meta: { title: 'Schedules' } },
   { path: '/events', name: 'events', component: () => import('./pages/EventsPage.vue'), meta: { title: 'Events' } },
   { path: '/workers', name: 'workers', component: () => import('./pages/WorkersPage.vue'), meta: { title: 'Workers' } },
+  { path: '/alerts', name: 'alerts', component: () => import('./pages/AlertsPage.vue'), meta: { title: 'Alerts' } },
   { path: '/audit', name: 'audit', component: () => import('./pages/AuditPage.vue'), meta: { title: 'Audit' } },
   { path: '/settings', name: 'settings', component: () => import('./pages/SettingsPage.vue'), meta: { title: 'Settings' } },
   { path: '/:rest(.*)', name: 'nowhere', component: () => import('./pages/NowherePage.vue'), meta: { title: 'Not found' } },

@@ -277,3 +277,39 @@ async def test_a_run_is_drawn_in_its_own_version(open_console: OpenConsole, tmp_
             async with visit(page, "runs/shop-2"):
                 await expect(page.locator("[data-testid=node][data-node=mail]")).to_be_visible()
                 await expect(page.get_by_test_id("earlier-version")).to_have_count(0)
+
+
+async def test_alerts_are_checked_and_silenced(open_console: OpenConsole) -> None:
+    settings = {"alerts": ["oldest_age > 1ms"]}
+    async with App(":memory:", handlers=HANDLERS, **settings) as app:
+        await app.enqueue("mail", "ada@example.org")
+        async with open_console(app, "alerts") as page:
+            await expect(page.get_by_test_id("rule")).to_have_text("oldest_age > 1ms")
+            await expect(page.get_by_test_id("quiet")).to_be_visible()
+            await page.get_by_test_id("check-alerts").click()
+            alert = page.get_by_test_id("alert")
+            await expect(alert).to_contain_text("mail")
+            await expect(page.get_by_test_id("alert-change")).to_have_attribute("data-state", "fired")
+            await page.get_by_test_id("silence-alert").click()
+            await page.get_by_test_id("action-reason").fill("deploy")
+            await confirm(page, "1 alert that fires now would be silent for 1h.")
+            await expect(alert).to_contain_text("silenced")
+            await expect(page.get_by_test_id("silence-row")).to_contain_text("deploy")
+            assert [one.reason for one in await app.alerts.silences()] == ["deploy"]
+            await take_picture(page, "alerts-light-1440")
+            await page.get_by_test_id("end-silence").click()
+            await expect(page.get_by_test_id("silence-row")).to_have_count(0)
+            await page.get_by_test_id("nav-overview").click()
+            await expect(page.get_by_test_id("attention")).to_contain_text("alert since")
+            async with app.workers.background():
+                await until(lambda: is_idle(app))
+            await page.get_by_test_id("nav-alerts").click()
+            await page.get_by_test_id("check-alerts").click()
+            await expect(page.get_by_test_id("quiet")).to_be_visible()
+            await expect(page.get_by_test_id("alert-change").first).to_have_attribute("data-state", "resolved")
+            await page.get_by_test_id("test-alerts").click()
+            await expect(page.get_by_test_id("toast").last).to_contain_text("there is no webhook to test")
+
+
+async def is_idle(app: App) -> bool:
+    return not (await app.queues.counts("mail"))["waiting"]

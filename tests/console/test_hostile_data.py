@@ -61,7 +61,15 @@ PAGES = [
     "events",
 ]
 FILE_NAME = str.maketrans({"/": "-", ":": "-", "{": None, "}": None})
-PAGES += ["workers", "audit", "settings", "runs/compare", "runs/order-1?step=charge", "runs/order-1?tab=events"]
+PAGES += [
+    "alerts",
+    "workers",
+    "audit",
+    "settings",
+    "runs/compare",
+    "runs/order-1?step=charge",
+    "runs/order-1?tab=events",
+]
 
 
 @entity("plan")

@@ -15,7 +15,7 @@ export interface Key {
 const ofPage = ref<Key[]>([])
 export const pageKeys = ofPage
 
-const PAGES: Record<string, string> = { o: 'overview', r: 'runs', f: 'flows', n: 'entities', q: 'queues', d: 'letters', w: 'waits', s: 'schedules', e: 'events', k: 'workers', a: 'audit', ',': 'settings' }
+const PAGES: Record<string, string> = { o: 'overview', r: 'runs', f: 'flows', n: 'entities', q: 'queues', d: 'letters', w: 'waits', s: 'schedules', e: 'events', k: 'workers', l: 'alerts', a: 'audit', ',': 'settings' }
 
 /** Add keys while the component lives. */
 export function useKeys(keys: Key[]): void {

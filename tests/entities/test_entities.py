@@ -11,6 +11,7 @@ import pytest
 from penstock import Context, RetryPolicy
 from penstock.app import entity_results
 from penstock.core.errors import BadArgument, EntityFailed, EntityRefused, SchemaViolation, UnknownEntity
+from penstock.core.events import Event
 from penstock.core.retry import Backoff
 from penstock.entities import Rejected, States, Transition, commands, entity, on_event, on_status_changed
 from penstock.testing import until
@@ -313,6 +314,24 @@ async def test_an_entity_as_it_was(app: Any) -> None:
         assert (then.status, then.data["count"]) == ("processing", 1)
         assert (await app.entities.get("order-1")).status == "done"
         assert [one.event for one in await app.entities.history("order-1", limit=2)] == ["finish", "count"]
+
+
+def test_a_reader_pauses_while_other_events_come_first() -> None:
+    def end(n: int, ms: int) -> None:
+        reader.remember(n, Event(id=f"{ms}-{n}", ts="", kind="entity.transitioned", subject="e", meta={"n": n}))
+
+    reader = entity_results._Reader(0)
+    reader.waiting[20] = []
+    assert reader.pause_s == 0.0  # the pace is not known
+    end(1, 1000)
+    assert reader.pause_s == 0.0
+    end(2, 1004)
+    assert reader.pause_s == pytest.approx(17 * 0.004 / 2)
+    for n in range(3, 20):
+        end(n, 1004 + 10 * (n - 2))
+    assert reader.pause_s == 0.0  # it is the next one
+    reader.waiting = {1_000_000: []}
+    assert reader.pause_s == entity_results.MAX_PAUSE_S
 
 
 async def test_a_result_that_a_reader_has_forgotten_is_read_again(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:

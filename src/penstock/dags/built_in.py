@@ -206,8 +206,9 @@ class CollectingHandler(NodeHandler):
 
 def find_inner_type(node: Node) -> str | None:
     """Return the type of the executor that a `map` or `batch` node calls."""
-    config = node.config if node.type in (MAP, BATCH) and isinstance(node.config, dict) else {}
-    found = config.get("executor")
+    if node.type not in (MAP, BATCH) or not isinstance(node.config, dict):
+        return None
+    found = node.config.get("executor")
     return found if isinstance(found, str) else None
 
 

@@ -112,9 +112,9 @@ class DagEngine:
     async def _bind(self, claim: Claim, plan: Plan, n: int, is_whole: bool) -> tuple[Claim, Any]:
         """Return the claim with its whole input, and its executor with the rendered config."""
         node = plan.nodes[n]
-        executor = self._executor_of(node)
-        if executor is None or (find_inner_type(node) is not None and not is_collecting(executor)):
-            return claim, missing_handler(node.id, claim.queue, self._unknown_type(find_inner_type(node) or node.type))
+        executor, inner = self._executor_of(node), find_inner_type(node)
+        if executor is None or (inner is not None and not is_collecting(executor)):
+            return claim, missing_handler(node.id, claim.queue, self._unknown_type(inner or node.type))
         assert claim.run is not None
         try:
             data, input = await self._read_data(claim, plan, n) if plan.needs_data(n, is_whole) else ({}, None)
@@ -236,7 +236,8 @@ class DagEngine:
         return Decider(run, record, plan, self.clock.now_ms())
 
     def unit_builder(self, run: str, plan: Plan) -> UnitBuilder:
-        return UnitBuilder(run, plan, self._executor_of, self.bodies, self.clock.now_ms())
+        shows_status = self.runtime.store.profile.shows_status
+        return UnitBuilder(run, plan, self._executor_of, self.bodies, self.clock.now_ms(), shows_status)
 
     # What the facets of App ask
 

@@ -88,7 +88,9 @@ def results_prefix(run: str) -> str:
 class UnitBuilder:
     """Builds the parts of a unit from decisions about one run."""
 
-    def __init__(self, run: str, plan: Plan, executor: FindExecutor, bodies: EventBodies, now: int) -> None:
+    def __init__(
+        self, run: str, plan: Plan, executor: FindExecutor, bodies: EventBodies, now: int, shows_status: bool = False
+    ) -> None:
         self._run = run
         self._plan = plan
         self._executor = executor
@@ -96,6 +98,7 @@ class UnitBuilder:
         self._stream = bodies.run(DAG, run)
         self._now = now
         self.trace: str | None = None  # of the attempt that starts nodes; None: they join the trace of the run
+        self._shows_status = shows_status
 
     def run_write(self, decision: Decision, version: int) -> RunWrite:
         record = decision.record
@@ -126,7 +129,7 @@ class UnitBuilder:
     def statuses(self, decision: Decision) -> list[JobStatus]:
         """Return what other programs see of a decision: the status of each node and of the run, as job progress."""
         plan = self._plan
-        if not plan.nodes:
+        if not self._shows_status or not plan.nodes:
             return []
         kinds = {body.kind for body in decision.events}
         found = []
@@ -140,11 +143,11 @@ class UnitBuilder:
             else:
                 data = RunProgress("workflow", status, self._now)
             job = step_job_id(self._run, plan.nodes[n].id, decision.record.job_number(n))
-            found.append(JobStatus(self._queue_of(plan.nodes[n]), job, encode(data)))
+            node = plan.nodes[n]
+            found.append(JobStatus(self._queue_of(node, self._executor(node)), job, encode(data)))
         return found
 
-    def _queue_of(self, node: Node) -> str:
-        executor = self._executor(node)
+    def _queue_of(self, node: Node, executor: NodeHandler | None) -> str:
         return executor.queue_name if executor is not None else self._plan.queues.get(node.type, DEFAULT_QUEUE)
 
     def state(self, decision: Decision) -> list[StateWrite]:
@@ -176,7 +179,7 @@ class UnitBuilder:
         """Build the job of a node, with the `node.started` event that its claim appends."""
         definition = self._plan.nodes[node]
         executor = self._executor(definition)
-        queue = self._queue_of(definition)
+        queue = self._queue_of(definition, executor)
         id = step_job_id(self._run, definition.id, n)
         meta: dict[str, Any] = {"jobId": id, "causationId": cause, "queue": queue, "type": definition.type}
         if n > 1:

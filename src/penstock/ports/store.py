@@ -39,6 +39,9 @@ class StoreProfile(msgspec.Struct, frozen=True):
     """The server may come back without its last acknowledged writes, after a failover or a power loss. `rewind_epoch`
     then changes."""
 
+    shows_status: bool = False
+    """Other programs see `Unit.statuses`. Another store needs none."""
+
 
 class WorkQueue(Protocol):
     """The hot path."""

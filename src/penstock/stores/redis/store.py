@@ -68,7 +68,12 @@ class RedisStore:
     # Two commits in flight: while a script runs on the server, handlers run here. A worker with more than 42 slots
     # needs no prefetch, because its commits overlap anyway.
     profile = StoreProfile(
-        is_remote=True, max_commits_in_flight=2, max_unordered_finishes=2, prefetch=42, may_rewind=True
+        shows_status=True,
+        is_remote=True,
+        max_commits_in_flight=2,
+        max_unordered_finishes=2,
+        prefetch=42,
+        may_rewind=True,
     )
 
     def __init__(

@@ -57,6 +57,8 @@ class SettingOptions(TypedDict, total=False):
     public_url: str | None
     blob_url: str | None
     blob_signed_urls: Literal["on", "off"] | None
+    blob_threshold: int | None
+    blob_grace: Duration | None
     host: str | None
     port: int | None
     heartbeat: Duration | None
@@ -119,6 +121,8 @@ class Settings:
     public_url: str = ""
     blob_url: str = ""
     blob_signed_urls: Literal["on", "off"] = "on"
+    blob_threshold: int = 32 * 1024
+    blob_grace: int = 3_600_000
     host: str = "127.0.0.1"
     port: int = 8765
     heartbeat: int = 15_000
@@ -246,7 +250,7 @@ def _toml(path: Path, *table: str) -> Mapping[str, Any]:
 
 _DURATIONS = {
     *("lease", "grace", "heartbeat", "retain_runs", "retain_jobs", "retain_events", "retain_entity_events"),
-    *("process_grace", "process_timeout", "alert_interval"),
+    *("process_grace", "process_timeout", "alert_interval", "blob_grace"),
 }
 _MIN_DURATIONS_MS = {"lease": 500, "heartbeat": 100, "alert_interval": 1000}
 _COUNTS = {
@@ -257,6 +261,7 @@ _COUNTS = {
     "max_depth": 0,
     "port": 0,
     "buffer_limit": 1000,
+    "blob_threshold": 0,
     **dict.fromkeys(("node_memory", "node_threads"), 0),
     **dict.fromkeys(("keep_runs", "keep_jobs", "keep_events", "keep_entity_events"), 0),
     **dict.fromkeys(("process_pool", "process_jobs", "process_memory", "process_cpu", "process_files"), 0),

@@ -143,7 +143,7 @@ MISTAKES: list[tuple[Mistake, str, str]] = [
     (
         too_large,
         "payload_too_large",
-        r"the durable call look#1 returned 65,538 bytes; the limit for one value is 65,536 bytes. Store the data elsewhere",
+        r"the durable call look#1 returned 65,538 bytes; the limit for one value is 65,536 bytes. Set blob_url",
     ),
     (
         emits_in_another_order,

@@ -61,6 +61,7 @@ from ..ports.unit import DELIVERIES, Claim
 from ..runners.node.program import HostOptions
 from ..runners.node.runner import NodeFiles
 from ..settings import SettingOptions, Settings
+from ..stores.offload import ValueSweeper, offload
 from ..telemetry.instrumentation import Instrumentation, InstrumentationListener
 from ..telemetry.logging import configure
 from ..telemetry.tracing import Tracer
@@ -84,6 +85,7 @@ from .events import Events
 from .executions import ExecutionFrame
 from .flows import Flows
 from .jobs import Jobs
+from .lifted_limits import lift_limits
 from .outbox import Outbox
 from .queues import Queues
 from .run_handle import R, Run
@@ -248,11 +250,12 @@ class App:
             raise
 
     def _build(self, store: Store) -> None:
-        self.store = store
         self.clock = store.clock
+        objects, store = self._offload(store)
+        self.store = store
         self._committer = Committer(store, self._instrumentation)
         self._committer.rates = RateCounter(store, self._committer.outages)
-        blobs = self._open_blobs(store, self._committer)
+        blobs = self._open_blobs(objects, store)
         runtime = Runtime(
             store,
             self._committer,
@@ -313,7 +316,11 @@ class App:
             {"node": self._node.make_runner},
             lambda: register_dag_files(self),
             self._make_alert_service,
+            self._value_sweeper,
         )
+        if self._value_sweeper is not None and self.settings.blob_threshold:
+            for facet in (self.runs, self.jobs, self.events, self.waits, self.dead_letters, self.dags, self.webhooks):
+                lift_limits(facet)
 
     async def close(self) -> None:
         """Stop the worker, write what is in hand and close the store."""
@@ -593,15 +600,22 @@ class App:
 
     # Internals
 
-    def _open_blobs(self, store: Store, committer: Committer) -> BlobView:
+    def _offload(self, store: Store) -> tuple[ObjectStore | None, Store]:
+        """Return the blob store, and the store that keeps large values there."""
         settings, objects = self.settings, self._objects
         if objects is None and settings.blob_url:
             objects = open_blobs(settings.blob_url, settings.namespace, store.clock)
+        if objects is None:
+            self._value_sweeper = None
+            return objects, store
+        new_id = partial(next, self._unit_ids)
+        self._value_sweeper = ValueSweeper(store, objects, store.clock, new_id, settings.blob_grace)
+        return objects, offload(store, objects, settings.blob_threshold)
+
+    def _open_blobs(self, objects: ObjectStore | None, store: Store) -> BlobView:
+        settings, new_id = self.settings, partial(next, self._unit_ids)
         is_on = settings.blob_signed_urls == "on"
-        return BlobView(
-            objects,
-            BlobUrls(store, committer, store.clock, lambda: next(self._unit_ids), settings.public_url, is_on),
-        )
+        return BlobView(objects, BlobUrls(store, self._committer, store.clock, new_id, settings.public_url, is_on))
 
     def _make_alert_service(self) -> AlertService | None:
         if not self.settings.alerts:

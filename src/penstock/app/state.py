@@ -12,7 +12,8 @@ from ..context.state_events import build_state_events
 from ..core.argument_checks import check_arguments
 from ..core.durations import Duration, to_ms
 from ..core.ids import check_id
-from ..core.payload import pack
+from ..core.payload import pack_inline
+from ..core.text import shorten
 from ..ports.unit import Committed, NewEvent, StateWrite, Unit
 from .arguments import check_function
 
@@ -57,7 +58,9 @@ class AppState:
             value: Any JSON value.
             ttl: Delete the key after this duration, such as "1d". Default: never.
         """
-        await self._write(StateWrite(self._prefix + join_key(key), pack(value), None, self._expiry(ttl)))
+        name = join_key(key)
+        packed = pack_inline(value, f"state {shorten(name)}")
+        await self._write(StateWrite(self._prefix + name, packed, None, self._expiry(ttl)))
 
     async def delete(self, key: Key) -> None:
         """Delete a key.

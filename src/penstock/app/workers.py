@@ -29,6 +29,7 @@ from ..runners.inprocess import InProcessRunner
 from ..runners.process.options import ProcessOptions
 from ..runners.process.runner import ProcessRunner
 from ..settings import Settings
+from ..stores.offload import ValueSweeper
 from ..worker.capacity import QueueLimits
 from ..worker.outcomes import Work
 from ..worker.presence import PresenceReporter, WorkerFacts
@@ -103,8 +104,10 @@ class Workers:
         runner_factories: Mapping[str, Callable[[], Runner]] | None = None,
         register_dags: Callable[[], Awaitable[None]] | None = None,
         make_alert_service: ServiceFactory = lambda: None,
+        value_sweeper: ValueSweeper | None = None,
     ) -> None:
         self._make_alert_service = make_alert_service
+        self._value_sweeper = value_sweeper
         self._register_dags = register_dags or _register_nothing
         self._runtime = runtime
         self._store = runtime.store
@@ -454,6 +457,8 @@ class Workers:
             began = loop.time()
             removed = await self._store.sweep(self._retention())
             await asyncio.sleep(SWEEP_REST_FACTOR * (loop.time() - began))
+        if self._value_sweeper is not None:
+            await self._value_sweeper.sweep()
 
     def _retention(self) -> Retention:
         now, settings = self._clock.now_ms(), self._settings

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ..core.argument_checks import MAX_LIMIT
 from ..core.durations import MAX_DURATION_TEXT, to_ms
 from ..core.errors import NotJSON
-from ..core.payload import parse_json
+from ..core.payload import MAX_LIFTED_BYTES, parse_json
 from ..core.text import shorten
 from .errors import UsageError
 
@@ -18,17 +18,19 @@ T = TypeVar("T", str, str | None)
 
 
 def read_input(text: str | None, option: str = "--input") -> Any:
-    """Read JSON from the text itself, from a file (`@FILE`) or from standard input (`-`)."""
+    """Read JSON from the text itself, from a file (`@FILE`) or from standard input (`-`).
+
+    How large it may be depends on the App: here any size is read."""
     if text is None:
         return None
     if text == "-":
-        return parse_json(sys.stdin.buffer.read(), "the input on stdin")
+        return parse_json(sys.stdin.buffer.read(), "the input on stdin", MAX_LIFTED_BYTES)
     if text.startswith("@"):
-        return parse_json(_read_file(text[1:]), f"the input in {text[1:]}")
+        return parse_json(_read_file(text[1:]), f"the input in {text[1:]}", MAX_LIFTED_BYTES)
     is_option = option.startswith("-")
     before = f"{option} " if is_option else ""
     try:
-        return parse_json(text, f"the value of {option}" if is_option else f"the {option}")
+        return parse_json(text, f"the value of {option}" if is_option else f"the {option}", MAX_LIFTED_BYTES)
     except NotJSON as problem:
         if _is_file(text):
             raise NotJSON(f"{problem}; to read the file of that name, use {before}@{text}") from None

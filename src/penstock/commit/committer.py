@@ -10,16 +10,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
-from ..core.errors import BrokenQueue, StoreUnavailable
+from ..core.errors import BlobUnavailable, BrokenQueue, StoreError, StoreUnavailable
 from ..core.outage_retry import OutageLog
+from ..core.payload import lift_limits_here
+from ..ports.blobs import LoadsClaims
 from ..ports.store import WorkQueue
 from ..ports.unit import (
     BROKEN_QUEUE,
+    UNSTORED,
+    UPLOADING,
     ClaimBatch,
     ClaimRequest,
     CommitReply,
@@ -39,6 +43,13 @@ MIN_CONCURRENT_BATCH = 8  # fewer requests wait for the commit in flight instead
 MAX_COMMAND_TRIES = 4
 MAX_RETRY_PAUSE_S = 1.0
 REMEMBERED_RUNS = 2048
+
+# Reasons to refuse a unit that pass by themselves, with the error of a command that does not wait for it.
+_HELD: Mapping[str, type[StoreError]] = {
+    BROKEN_QUEUE: BrokenQueue,
+    UNSTORED: BlobUnavailable,
+    UPLOADING: BlobUnavailable,
+}
 
 Build = Callable[[int, bytes | None], Unit | Receipt]
 # A run's version and record, and the id of the unit that writes them if that unit is not committed yet.
@@ -134,6 +145,7 @@ class Committer:
         self._known: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         profile = store.profile
         self._may_rewind = profile.may_rewind
+        self._lifts_limits = isinstance(store, LoadsClaims) and store.lifts_limits
         self._rewind_epoch = 0
         self._max_in_flight = max(profile.max_commits_in_flight, profile.max_unordered_finishes)
         self._only_finishes_overlap = profile.max_unordered_finishes > profile.max_commits_in_flight
@@ -143,7 +155,9 @@ class Committer:
         self._runs_in_flight: set[str] = set()
         self._commands_in_flight = 0  # commits that do more than finish attempts
         self._closing = False
-        self._held: dict[CommitRequest, tuple[asyncio.TimerHandle, BrokenQueue]] = {}  # results of broken queues
+        self._held: dict[
+            CommitRequest, tuple[asyncio.TimerHandle, StoreError]
+        ] = {}  # results that cannot be written now
 
     async def submit(self, request: CommitRequest) -> Receipt:
         """Commit the request and return its receipt; a Conflict only if the request's own `build` returned one."""
@@ -187,6 +201,8 @@ class Committer:
         self._flushing = min(self._flushing, len(self._flush_tasks))
 
     async def _flush(self) -> None:
+        if self._lifts_limits:
+            lift_limits_here()
         try:
             while self._pending:
                 if self._expects_more():
@@ -350,14 +366,15 @@ class Committer:
             return
         if isinstance(receipt, Committed) and not receipt.repeated and unit is not None and unit.run is not None:
             self._remember(unit.run.id, unit.run.expect + 1, unit.run.record)
-        if isinstance(receipt, Refused) and receipt.why == BROKEN_QUEUE:
-            self._hold(request, BrokenQueue(receipt.key))
+        if isinstance(receipt, Refused) and receipt.why in _HELD:
+            self._hold(request, _HELD[receipt.why](receipt.key), may_wait=receipt.why == UPLOADING)
             return
         request.settle(receipt)
 
-    def _hold(self, request: CommitRequest, problem: BrokenQueue) -> None:
-        """Commit the result of an attempt later: it is not lost, and its slot is free. A command fails at once."""
-        if request.slot_queue is None or self._closing:
+    def _hold(self, request: CommitRequest, problem: StoreError, *, may_wait: bool = False) -> None:
+        """Commit the result of an attempt later: it is not lost, and its slot is free. A command fails at once, unless
+        it is known that it may wait."""
+        if (request.slot_queue is None and not may_wait) or self._closing:
             request.fail(problem)
             return
         request.tries += 1
@@ -407,16 +424,14 @@ class Committer:
 
 def _free_slots(batch: list[CommitRequest], receipts: list[Receipt]) -> Counter[str]:
     """Count the slots of finished attempts by queue, and mark their requests. A refused unit frees nothing yet,
-    except the result of a broken queue, which waits.
+    except a result that cannot be written now, which waits.
 
     The worker learns of free slots here, before anyone claims. The attempts' own tasks run later, and a claim in
     between would find no room.
     """
     free: Counter[str] = Counter()
     for request, receipt in zip(batch, receipts, strict=True):
-        is_settled = isinstance(receipt, Committed | Fenced) or (
-            isinstance(receipt, Refused) and receipt.why == BROKEN_QUEUE
-        )
+        is_settled = isinstance(receipt, Committed | Fenced) or (isinstance(receipt, Refused) and receipt.why in _HELD)
         if request.slot_queue is not None and not request.has_freed_slot and is_settled:
             request.has_freed_slot = True
             free[request.slot_queue] += 1

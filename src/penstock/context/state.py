@@ -12,7 +12,7 @@ from ..core.argument_checks import MAX_WORD_CHARS, check_count
 from ..core.clock import Clock
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, PenstockError, UnreadableRecord
-from ..core.payload import pack, unpack
+from ..core.payload import pack_inline, unpack
 from ..core.stored import read_stored
 from ..core.text import check_text, escape_line, shorten
 from ..ports.store import State
@@ -134,7 +134,7 @@ class StateView:
         """
         self._recorder.check()
         full = self._prefix + join_key(key)
-        packed = pack(value, f"state {escape_line(full)}")
+        packed = pack_inline(value, f"state {escape_line(full)}")
         if not self._recorder.count_write(full, len(packed)):
             self._writes[full] = StateWrite(full, packed, None, self._expiry(ttl))
         return DONE
@@ -310,7 +310,7 @@ async def patch_state(
             changed = change(None if row is None else read_value(key, row.value))
             if inspect.isawaitable(changed):  # the function is in another process
                 changed = await changed
-            value = pack(changed, f"state {escape_line(key)}")
+            value = pack_inline(changed, f"state {escape_line(key)}")
             if await write(StateWrite(key, value, row.version if row else 0, expires)):
                 return unpack(value)
             await asyncio.sleep(PATCH_PAUSE_S * tries)

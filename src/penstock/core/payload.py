@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import date, datetime, time
 from enum import Enum
 from typing import Any
@@ -17,9 +19,11 @@ from uuid import UUID
 import msgspec
 
 from .errors import NotJSON, PayloadTooDeep, PayloadTooLarge, UnreadableJob
+from .references import KEY, MARK
 from .text import escape_line, has_lone_surrogate, shorten
 
 MAX_PAYLOAD_BYTES = 64 * 1024
+MAX_LIFTED_BYTES = 2**30  # of a value, if there is a blob store
 MAX_DEPTH = 64
 MAX_KEY_SHOWN = 60
 MAX_PATH_SHOWN = 80
@@ -28,6 +32,7 @@ MAX_INTEGER = 2**53 - 1
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 NULL = b"null"
+_lifted_limit: ContextVar[int] = ContextVar("penstock_lifted_limit", default=0)
 Path = str | tuple[Any, Any]
 """Where a value is: the name of the whole, or the path of the outer value with a key or an index."""
 # What decoding stored values may raise: any program can write to a queue.
@@ -39,9 +44,43 @@ def pack(value: Any, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> b
     if value is None:
         return NULL
     data = _encoder.encode(to_plain(value, what))
-    if len(data) > limit:
+    if len(data) > limit and not fits(len(data), limit):
         raise PayloadTooLarge(
-            f"{what} is {len(data):,} bytes; the limit is {limit:,}. Store large data elsewhere and pass a reference"
+            f"{what} is {len(data):,} bytes; the limit is {limit:,}. Set blob_url, which lifts the limit, or store "
+            "large data elsewhere and pass a reference"
+        )
+    if MARK in data:
+        raise NotJSON(f"{what} has the key {KEY!r}, which is reserved for references to large values; rename the key")
+    return data
+
+
+def fits(size: int, limit: int = MAX_PAYLOAD_BYTES) -> bool:
+    """Return whether a value may have this size. Inside `lifted_limits`, the limit is that of a blob store."""
+    return size <= max(limit, _lifted_limit.get())
+
+
+def lift_limits_here() -> None:
+    """Lift the limits for the rest of the current task."""
+    _lifted_limit.set(MAX_LIFTED_BYTES)
+
+
+@contextmanager
+def lifted_limits() -> Iterator[None]:
+    """Accept values larger than the limits inside a `with` block: the store of the App keeps them as blobs."""
+    token = _lifted_limit.set(MAX_LIFTED_BYTES)
+    try:
+        yield
+    finally:
+        _lifted_limit.reset(token)
+
+
+def pack_inline(value: Any, what: str = "payload") -> bytes:
+    """Encode a value that stays in the store, whatever its size: state, for example."""
+    data = pack(value, what, MAX_LIFTED_BYTES)
+    if len(data) > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(
+            f"{what} is {len(data):,} bytes; the limit is {MAX_PAYLOAD_BYTES:,}. Put large data into ctx.blob and "
+            "store its key"
         )
     return data
 
@@ -77,7 +116,7 @@ def describe_stored(data: Any) -> str:
 def parse_json(text: str | bytes, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> Any:
     """Parse JSON from outside, and refuse what Python's own parser accepts but other languages do not."""
     size = len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else len(text)
-    if size > limit:
+    if not fits(size, limit):
         raise PayloadTooLarge(f"{what} is {size:,} bytes; the limit is {limit:,}")
     _check_depth(text, what)
     try:

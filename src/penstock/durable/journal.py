@@ -24,7 +24,7 @@ from ..core.errors import (
     ReplayError,
     UnreadableRecord,
 )
-from ..core.payload import MAX_PAYLOAD_BYTES, pack
+from ..core.payload import MAX_PAYLOAD_BYTES, fits, pack
 from ..core.stored import describe_problem
 from ..core.text import shorten
 from ..ports.unit import Memo, NewEvent, NewJob, WaitChange
@@ -203,13 +203,13 @@ class Journal:
     def _pack(self, key: str, value: Any) -> bytes:
         """Encode a call's value. Raise if it, or the whole step, gets too large."""
         data = pack(value, f"{self.about}: the value of {key}", MAX_JOURNAL_BYTES)
-        if len(data) > MAX_PAYLOAD_BYTES:
+        if not fits(len(data)):
             raise PayloadTooLarge(
                 f"{self.about}: the durable call {key} returned {len(data):,} bytes; the limit for one value is "
-                f"{MAX_PAYLOAD_BYTES:,} bytes. Store the data elsewhere (a file, a bucket, a table) and return its "
-                "name or key, or return only the part that the handler needs"
+                f"{MAX_PAYLOAD_BYTES:,} bytes. Set blob_url, which lifts the limit; or store the data elsewhere (a "
+                "file, a bucket, a table) and return its name or key, or only the part that the handler needs"
             )
-        if self._size + len(data) > MAX_JOURNAL_BYTES:
+        if not fits(self._size + len(data), MAX_JOURNAL_BYTES):
             raise self.make_error(
                 HistoryLimit,
                 f"the result of {key} ({len(data):,} bytes) brings this step to {self._size + len(data):,} recorded "

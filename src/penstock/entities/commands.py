@@ -14,7 +14,7 @@ from ..core.errors import BadArgument, RunError, UnknownEntity
 from ..core.event_tags import add_tags
 from ..core.ids import check_name, digest
 from ..core.near_match import did_you_mean
-from ..core.payload import pack, unpack
+from ..core.payload import pack_inline, unpack
 from ..core.text import shorten
 from ..core.trace_context import current_trace
 from ..handlers.entities import EntityDefinition
@@ -68,7 +68,7 @@ class EntityCommands:
     async def create(self, urn: str, data: Any, type: str | None = None) -> bool:
         """Create an entity in its initial state. Return False if it exists."""
         definition = self._engine.definition(type) if type is not None else self._engine.find_type(check_urn(urn))
-        packed = None if data is None else pack(data, f"the data of {urn!r}")
+        packed = None if data is None else pack_inline(data, f"the data of {urn!r}")
         id, unit_id = to_id(urn), self._engine.new_unit_id()
 
         def build(version: int, found: bytes | None) -> Unit | Receipt:
@@ -266,7 +266,7 @@ class EntityCommands:
         return self._engine.runtime.registry().entities.get(row.flow)
 
     def _check_event(self, definition: EntityDefinition | None, event: str, payload: Any) -> bytes:
-        packed = pack(payload, f"the payload of {event}")
+        packed = pack_inline(payload, f"the payload of {event}")
         if definition is None:
             return packed
         if event not in definition.machine.events and not definition.machine.has_fallback:

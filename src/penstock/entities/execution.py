@@ -12,7 +12,7 @@ import msgspec
 from ..context.context import Context
 from ..context.sync_context import SyncContext
 from ..core.errors import DefinitionError, Rejected, UnknownEntity
-from ..core.payload import NULL, pack, unpack
+from ..core.payload import NULL, pack_inline, unpack
 from ..core.schemas import make_validator
 from ..core.tracebacks import describe_error
 from ..handlers.entities import Call, EntityDefinition
@@ -198,7 +198,7 @@ class _RecordStorage:
         return self._pack(entity)
 
     def _pack(self, entity: Any) -> bytes:
-        return pack(entity, f"the data of {self._record.urn!r}")
+        return pack_inline(entity, f"the data of {self._record.urn!r}")
 
 
 class _ServiceStorage:

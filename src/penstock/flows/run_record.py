@@ -142,7 +142,8 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     def keep_result(self, step: str, n: int, result: bytes, each: bool = False) -> None:
         if result == NULL or step in self.followed or step in self.dropped_results:
             return  # a step that returns None adds nothing to the run's result
-        if self.results_bytes + len(result) > MAX_PAYLOAD_BYTES:
+        if self.results_bytes + len(result) > MAX_PAYLOAD_BYTES and self.results:
+            # One result alone is as large as a result may be.
             self._drop_results(step)  # the run returns no result then, so the record need not keep them
             self.dropped_results.append(step)
             return
@@ -173,7 +174,8 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
             return None
         ends = {step: self._merge_results(step, found) for step, found in self.results.items()}
         result = encode(next(iter(ends.values())) if len(ends) == 1 else ends or None)
-        return result if len(result) <= MAX_PAYLOAD_BYTES else None
+        is_one = sum(map(len, self.results.values())) == 1
+        return result if is_one or len(result) <= MAX_PAYLOAD_BYTES else None
 
     def _merge_results(self, step: str, found: dict[str, msgspec.Raw]) -> msgspec.Raw:
         if step in self.list_results:  # in the order of their events; null for an instance that returned None

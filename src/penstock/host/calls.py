@@ -7,7 +7,7 @@ import inspect
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
 from typing import Any
 
@@ -148,7 +148,9 @@ class Attempt:
         elif self.loop is not None:
             self.loop.call_soon_threadsafe(self._start, frame)
         else:
-            threading.Thread(target=self._execute_here, args=(frame,), name="penstock-branch", daemon=True).start()
+            threading.Thread(
+                target=copy_context().run, args=(self._execute_here, frame), name="penstock-branch", daemon=True
+            ).start()
 
     def _start(self, frame: frames.Execute) -> None:
         assert self.loop is not None

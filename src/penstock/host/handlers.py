@@ -31,6 +31,7 @@ class HostConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     cpu_s: int = 0
     files: int = 0
     memory_mb: int = 0
+    lifts_limits: bool = False  # the worker has a blob store: values may be larger than the limits of the store
 
 
 class HandlerFinder:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ..core.errors import AttemptCancelled, Suspension
-from ..core.payload import pack
+from ..core.payload import lift_limits_here, pack
 from ..core.tracebacks import format_stack, format_task
 from ..handlers.nodes import NodeHandler
 from ..ports import frames
@@ -32,7 +32,8 @@ BLOCKED_AFTER_S = 0.3  # between a cancellation and the interrupt of a handler t
 class Host:
     """Runs the tasks that arrive on a wire."""
 
-    def __init__(self, wire: Wire, finder: HandlerFinder, cpu_s: int = 0) -> None:
+    def __init__(self, wire: Wire, finder: HandlerFinder, cpu_s: int = 0, *, lifts_limits: bool = False) -> None:
+        self._lifts_limits = lifts_limits
         self._wire = wire
         self._cpu_s = cpu_s
         self._finder = finder
@@ -47,6 +48,8 @@ class Host:
         """Take tasks until the worker closes the wire."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the worker, which then stops its children
+        if self._lifts_limits:
+            lift_limits_here()
         self._wire.start()
         while True:
             self._wire.send(frames.Ready(read_rss_mb()))
@@ -130,6 +133,8 @@ class Host:
     # What the worker asks for, on the thread that reads its frames
 
     def _execute(self, frame: frames.Execute) -> None:
+        if self._lifts_limits:
+            lift_limits_here()  # this is another thread than the one of `run`
         if (attempt := self._attempt) is not None:
             attempt.execute(frame)
 

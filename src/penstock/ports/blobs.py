@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from os import PathLike
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, runtime_checkable
 
 import msgspec
+
+from .unit import Claim
 
 BlobData = bytes | bytearray | memoryview | str | BinaryIO | PathLike[str] | Iterable[bytes] | AsyncIterable[bytes]
 """What can be put: bytes, text, an open binary file, a path, or chunks."""
@@ -78,4 +80,18 @@ class ObjectStore(Protocol):
 
     async def sign(self, method: str, path: str, expires_s: int) -> str | None:
         """Return a URL that allows one method on one object for a time; None if the store has no URLs of its own."""
+        ...
+
+
+@runtime_checkable
+class LoadsClaims(Protocol):
+    """A store whose claims may have references in place of large values."""
+
+    @property
+    def lifts_limits(self) -> bool:
+        """Whether values may be larger than the limits of the store: large ones become blobs."""
+        ...
+
+    async def load_claim(self, claim: Claim) -> Claim:
+        """Return a claim with its values. Raise BlobUnavailable if one cannot be read now."""
         ...

@@ -412,10 +412,12 @@ class Conflict(msgspec.Struct, frozen=True):
 class Refused(msgspec.Struct, frozen=True):
     """A precondition other than fence and version failed. Nothing was written."""
 
-    why: str  # taken, state, schedule, wait, duplicate, job, children or queue
+    why: str  # taken, state, schedule, wait, duplicate, job, children, queue, uploading or unstored
     key: str
 
 
+UPLOADING = "uploading"  # why a unit is refused whose large values are not uploaded yet
+UNSTORED = "unstored"  # why a unit is refused whose large values cannot be uploaded now; nothing of it was written
 BROKEN_QUEUE = "queue"  # why a unit is refused that would write a queue of which another program broke a key
 
 

@@ -17,7 +17,7 @@ from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.errors import RunError, UnreadableRecord
 from ..core.ids import digest
-from ..core.payload import MAX_PAYLOAD_BYTES, NULL
+from ..core.payload import NULL, fits
 from ..core.trace_context import join_trace
 from ..durable.child_runs import CANCELLED, STARTED, ChildOutcome, child_ended_job
 from ..durable.journal import encode
@@ -224,7 +224,7 @@ class ChildRuns:
             return ChildOutcome(row.id, row.flow, status, error=text, code=problem.code)
         if row.status == "completed":
             result = ended.result if ended.result is not None else await engines.read_result(row)
-            if result is None or len(result) > MAX_PAYLOAD_BYTES:
+            if result is None or not fits(len(result)):
                 text = "its results exceed 64 KB in total; let it return less"
                 return ChildOutcome(row.id, row.flow, "failed", error=text, code="payload_too_large")
             return ChildOutcome(row.id, row.flow, row.status, msgspec.Raw(result or NULL))

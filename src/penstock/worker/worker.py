@@ -13,11 +13,14 @@ from collections.abc import Iterable
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..context.blobs import BlobView
-from ..core.errors import StoreError, StoreUnavailable, UnknownKind
+from ..core.errors import BlobStoreMissing, StoreError, StoreUnavailable, UnknownKind
 from ..core.outage_retry import OutageRetry
+from ..core.payload import lift_limits_here
+from ..core.references import MARK
 from ..durable.session import DEFAULT_MAX_CALLS
+from ..ports.blobs import LoadsClaims
 from ..ports.runner import Runner
-from ..ports.unit import Claim, Committed, Unit
+from ..ports.unit import Claim, Committed, Released, Unit
 from .attempt import Attempt
 from .capacity import PREFETCH_MAX_WAIT_S, CapacityTracker, Prefetcher, QueueLimits
 from .channel import LEASE_LOST, NO_SLOT, QUARANTINED, QUEUE_HELD, SHUTDOWN, AttemptServices
@@ -36,6 +39,7 @@ CANCEL_TIMEOUT_S = 1.0
 UNKNOWN_KIND_TRIES = 20  # leases in which no worker had the engine of a run; then its job fails
 RESUMED_AFTER_S = 0.05  # an attempt of a waiting run that takes longer shows the run as running
 IDLE_CHECK_S = 0.01  # between two polls of a worker that waits to be idle
+UNLOADED_PAUSE_MS = 5_000  # before a job is claimed again whose values could not be loaded here
 CANCELLATION_CHECK_S = 0.1  # at most one look at cancelled runs in this time
 
 
@@ -66,6 +70,7 @@ class Worker:
         self._committer = runtime.committer
         outages = runtime.committer.outages
         self._instrumentation = runtime.instrumentation
+        self._loader = store if isinstance(store, LoadsClaims) else None
         self._engine = engine
         self._concurrency = concurrency
         self._grace = grace
@@ -219,6 +224,11 @@ class Worker:
         self._prefetcher.start(claim)
         try:
             try:
+                claim = await self._load(claim)
+            except StoreUnavailable as problem:
+                has_freed_slot = await self._release_unloaded(claim, problem)
+                return
+            try:
                 work = await self._engine.open(claim)
             except StoreUnavailable:
                 work = await self._services.reads.call(self._engine.open, claim)
@@ -262,6 +272,28 @@ class Worker:
             self._quarantine.leave(claim)
             if not self._active:
                 self._emptied.set()
+
+    async def _load(self, claim: Claim) -> Claim:
+        """Return the claim with its large values. Raise StoreUnavailable if they cannot be loaded here, or now."""
+        if self._loader is not None:
+            if self._loader.lifts_limits:
+                lift_limits_here()
+            return await self._loader.load_claim(claim)
+        if MARK in claim.payload or (claim.memos and any(MARK in value for value in claim.memos.values())):
+            raise BlobStoreMissing(
+                f"job {claim.job!r} has a value in the blob store, and this worker has none; set blob_url as in the "
+                "other processes"
+            )
+        return claim
+
+    async def _release_unloaded(self, claim: Claim, problem: StoreUnavailable) -> bool:
+        """Return a job to its queue, for another worker or a later time. Its attempt does not count."""
+        log.warning("%s; the job is released [%s]", problem, problem.code)
+        due = self._runtime.clock.now_ms() + UNLOADED_PAUSE_MS
+        unit = Unit(self._services.new_unit_id(), claim=claim, outcome=Released(due, gives_attempt_back=True))
+        request = CommitRequest(lambda _v, _r: unit, slot_queue=claim.queue, outlasts_outage=True)
+        await self._committer.submit(request)
+        return request.has_freed_slot
 
     async def _end_bare(self, claim: Claim, problem: Exception) -> bool:
         """End a job whose claim cannot be opened or whose end cannot be recorded. Return whether that is recorded.

@@ -39,7 +39,7 @@ async def _fire(app: App, call: Call, token: str) -> Fired:
     if "webhook-signature" in headers:
         signature = Signature.from_headers(headers, call.body)
         return Fired(await app.waits.fire(token, signature=signature, **caller))
-    data: Any = parse_json(call.body, "the body") if call.body.strip() else None
+    data: Any = parse_json(call.body, "the body", len(call.body)) if call.body.strip() else None
     return Fired(await app.waits.fire(token, data, **caller))
 
 

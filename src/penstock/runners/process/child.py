@@ -94,6 +94,7 @@ class Child:
             "importMode": options.import_mode,
             "queueNames": options.queue_names,
             "unknownFields": options.unknown_fields,
+            "liftsLimits": options.lifts_limits,
             "cpuS": options.cpu_s,
             "files": options.files,
             "memoryMb": 2 * options.memory_mb,  # a handler that allocates faster than the pool looks gets MemoryError

@@ -36,6 +36,7 @@ class ProcessOptions:
     import_mode: str = "file"
     queue_names: str = "filename"
     unknown_fields: str = "refuse"
+    lifts_limits: bool = False
 
     @classmethod
     def read(cls, settings: Settings) -> ProcessOptions:
@@ -55,6 +56,7 @@ class ProcessOptions:
             settings.import_mode,
             settings.queue_names,
             settings.unknown_fields,
+            bool(settings.blob_url and settings.blob_threshold),
         )
 
     @property

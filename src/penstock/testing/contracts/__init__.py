@@ -119,6 +119,7 @@ __all__ = [
     "QueueAdminContract",
     "QueueCountsContract",
     "QueueHoldContract",
+    "QueueKeysContract",
     "QueueRatesContract",
     "RefusalContract",
     "RepeatContract",

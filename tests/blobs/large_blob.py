@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from penstock import App
 
@@ -32,7 +33,8 @@ async def main(url: str, size: int) -> None:
 
 def peak() -> int:
     """Return the most memory that this program has had, in KB. What getrusage returns counts the program that started it too."""
-    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
 
 if __name__ == "__main__":

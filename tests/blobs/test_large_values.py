@@ -14,9 +14,10 @@ from http_server import serve_app
 from penstock import App, flow, job, step
 from penstock.blobs.memory import MemoryObjects
 from penstock.client import Client
-from penstock.core.errors import BlobUnavailable, NotJSON, PayloadTooLarge
+from penstock.core.errors import BlobUnavailable, NotJSON, PayloadTooLarge, RunFailed
 from penstock.core.references import MARK
 from penstock.errors import BlobStoreMissing
+from penstock.ports.unit import NewJob, Unit
 from penstock.stores.offload import units
 from penstock.stores.offload.sweep import ValueSweeper
 from penstock.testing.until import until
@@ -433,6 +434,21 @@ async def test_nobody_can_write_a_reference(memory: Callable[..., Any]) -> None:
             await a.enqueue("jobs", {"a": [{"$penstock:blob": "0" * 64}]})
         await a.enqueue("jobs", '{"$penstock:blob":"x"}', key="text")  # text is text
         assert (await a.jobs.get("text")).input == '{"$penstock:blob":"x"}'
+
+
+@pytest.mark.parametrize("has_blobs", [True, False], ids=["blobs", "no blobs"])
+@pytest.mark.parametrize("text", ['{"$penstock:blob":"%s"}' % ("0" * 64), '{"a":{"$penstock:blob":"x"}}'])
+async def test_a_reference_that_another_producer_wrote_fails_its_job_alone(
+    app: Callable[..., Any], text: str, has_blobs: bool
+) -> None:
+    """Nobody could ever load its value: the job would be released again and again."""
+    async with app(work, blobs=MemoryObjects() if has_blobs else None) as a:
+        written = NewJob("foreign", "jobs", "work", text.encode())
+        await a.store.commit([Unit(next(a._unit_ids), jobs=[written])])
+        async with a.workers.background():
+            with pytest.raises(RunFailed, match="reserved"):
+                await a.jobs.result("foreign", timeout=20)
+        assert (await a.jobs.get("foreign")).attempt == 1
 
 
 async def test_a_damaged_or_missing_value_fails_nothing_for_good(

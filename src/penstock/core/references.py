@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 KEY = "$penstock:blob"
+REFERENCES = "blob/ref/"  # state: who refers to which value
 # Inside a JSON string every quote is escaped: these bytes can only be a key.
 MARK = b'"$penstock:blob":'
 _REFERENCE = re.compile(rb'\{"\$penstock:blob":"([0-9a-f]{64}(?:-[0-9a-f]{8})?)"\}')

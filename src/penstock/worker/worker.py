@@ -13,17 +13,15 @@ from collections.abc import Iterable
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..context.blobs import BlobView
-from ..core.errors import BlobStoreMissing, StoreError, StoreUnavailable, UnknownKind
+from ..core.errors import StoreError, StoreUnavailable, UnknownKind
 from ..core.outage_retry import OutageRetry
-from ..core.payload import lift_limits_here
-from ..core.references import MARK
 from ..durable.session import DEFAULT_MAX_CALLS
-from ..ports.blobs import LoadsClaims
 from ..ports.runner import Runner
 from ..ports.unit import Claim, Committed, Released, Unit
 from .attempt import Attempt
 from .capacity import PREFETCH_MAX_WAIT_S, CapacityTracker, Prefetcher, QueueLimits
 from .channel import LEASE_LOST, NO_SLOT, QUARANTINED, QUEUE_HELD, SHUTDOWN, AttemptServices
+from .claim_values import ClaimValues
 from .leases import LeaseRenewer
 from .outcomes import ClaimOpener, JobReturn
 from .polling import ClaimPoller
@@ -70,7 +68,7 @@ class Worker:
         self._committer = runtime.committer
         outages = runtime.committer.outages
         self._instrumentation = runtime.instrumentation
-        self._loader = store if isinstance(store, LoadsClaims) else None
+        self._values = ClaimValues(store)
         self._engine = engine
         self._concurrency = concurrency
         self._grace = grace
@@ -224,7 +222,7 @@ class Worker:
         self._prefetcher.start(claim)
         try:
             try:
-                claim = await self._load(claim)
+                claim = await self._values.load(claim)
             except StoreUnavailable as problem:
                 has_freed_slot = await self._release_unloaded(claim, problem)
                 return
@@ -272,19 +270,6 @@ class Worker:
             self._quarantine.leave(claim)
             if not self._active:
                 self._emptied.set()
-
-    async def _load(self, claim: Claim) -> Claim:
-        """Return the claim with its large values. Raise StoreUnavailable if they cannot be loaded here, or now."""
-        if self._loader is not None:
-            if self._loader.lifts_limits:
-                lift_limits_here()
-            return await self._loader.load_claim(claim)
-        if MARK in claim.payload or (claim.memos and any(MARK in value for value in claim.memos.values())):
-            raise BlobStoreMissing(
-                f"job {claim.job!r} has a value in the blob store, and this worker has none; set blob_url as in the "
-                "other processes"
-            )
-        return claim
 
     async def _release_unloaded(self, claim: Claim, problem: StoreUnavailable) -> bool:
         """Return a job to its queue, for another worker or a later time. Its attempt does not count."""

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable
 
 from ...core.clock import Clock
+from ...core.references import REFERENCES
 from ...ports.blobs import ObjectFacts, ObjectStore
 from ...ports.store import StateRow, Store
 from ...ports.unit import Committed, StateWrite, Unit
-from .units import FENCES, JOB, REFERENCES, RUN
+from .units import FENCES, JOB, RUN
 from .values import FENCE_MS, FRESH_MS, VALUES
 
 log = logging.getLogger("penstock.blobs")

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...core.references import make_reference
+from ...core.references import REFERENCES, make_reference
 from ...ports.unit import Completed, NewEvent, NewJob, RunWrite, StateWrite, Unit
 
-REFERENCES, FENCES = "blob/ref/", "blob/fence/"
+FENCES = "blob/fence/"
 RUN, JOB, STREAM = "run", "job", "stream"
 ENTITY = "entity"
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 from ...core.clock import Clock
 from ...core.errors import BlobCorrupt, BlobUnavailable
-from ...core.references import fill_references, find_references
+from ...core.references import REFERENCES, fill_references, find_references
 from ...ports.blobs import ObjectStore
 from ...ports.store import State
-from .units import FENCES, REFERENCES, LargeValue
+from .units import FENCES, LargeValue
 
 VALUES = "values/"
 TRIES = 3

@@ -128,7 +128,14 @@ async def settle(app: App, n: int = 0) -> dict[str, Any]:
         waits = await until(lambda: app.waits.list(run=trigger), TEST_TIMEOUT_S)
         groups = await until(app.dead_letters.groups, TEST_TIMEOUT_S)
     added, _ = await app.tokens.add("ada")
-    ids = {"waits": waits[0].id, "dead_letters": letter, "dead_letters.group": groups[0].id, "tokens": added.id}
+    silence = await app.alerts.silence()
+    ids = {
+        "waits": waits[0].id,
+        "dead_letters": letter,
+        "dead_letters.group": groups[0].id,
+        "tokens": added.id,
+        "alerts": silence.id,
+    }
     token = await app.waits.token(waits[0].id)
     return {
         "id": ids, "run": {"dags": dag}, "token": token, "group": groups[0].id, "emission": emitted, "urn": urn,

@@ -105,7 +105,7 @@ async def test_every_method(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # They need another process, a file, a database or an error of the run.
-ELSEWHERE = {"app.listen", "app.register", "runs.import_", "runs.fork", "jobs.inspect"}
+ELSEWHERE = {"app.listen", "app.register", "runs.import_", "runs.fork", "jobs.inspect", "alerts.test"}
 
 
 async def test_the_usual_call_of_every_method_gets_beyond_its_first_checks() -> None:

@@ -25,8 +25,10 @@ STARTS_WORK |= {
     "serve",
     "tokens add",
     "webhooks add",
+    "blobs put",
 }
 CHANGES = {"fire", "state set", "state delete", "tokens revoke", "webhooks receive", "webhooks remove"}
+CHANGES |= {f"alerts {verb}" for verb in ("check", "test", "silence", "unsilence")} | {"blobs delete"}
 CHANGES |= {f"waits {verb}" for verb in ("resolve", "cancel", "token")}
 CHANGES |= {f"runs {verb}" for verb in ("pause", "resume", "cancel", "retry", "replay", "fork")}
 CHANGES |= {f"queues {verb}" for verb in ("pause", "resume", "drain")}

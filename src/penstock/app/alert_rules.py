@@ -61,7 +61,7 @@ def parse_rules(texts: Sequence[str]) -> list[AlertRule]:
 
 def parse_rule(text: str) -> AlertRule:
     """Read a rule. Raise SettingError with what is wrong."""
-    found = _FORM.fullmatch(re.sub(r"\s*>\s*", " > ", " ".join(text.split())))
+    found = _FORM.fullmatch(" ".join(text.replace(">", " > ").split()))
     if found is None:
         raise SettingError(f"invalid alert rule {shorten(text)}; write a rule such as {_EXAMPLE}")
     kind, limit, on = found["kind"], found["limit"], found["on"]

@@ -173,7 +173,7 @@ def finished_job_id_reused() -> None:
 
 @mutant("a running attempt of a cancelled run continues to write logs and progress", "simulation", "sweep:cancel")
 def live_output_after_the_end() -> None:
-    replace(committing.UnitWriter, "_is_closed", lambda self, run: False)
+    _rewrite_sql("fence_in_run", "(SELECT closed FROM runs WHERE id = ?2)", "0 AND ?2")
 
 
 @mutant("an idempotency key is accepted more than once", "simulation", "sweep:external")

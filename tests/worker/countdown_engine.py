@@ -81,7 +81,7 @@ class CountdownCommands:
         self._engine = engine
         self.emitted: list[tuple[str, str, Any, str | None]] = []
 
-    async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> bool:
+    async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None, tags: Sequence[str] = ()) -> bool:
         self.emitted.append((run, kind, data, key))
         return True
 

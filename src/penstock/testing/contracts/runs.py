@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ports.store import Retention, RunRow, Store
-from ...ports.unit import Committed, Completed, SettleWait, Suspended
+from ...ports.unit import Committed, Completed, Conflict, SettleWait, Suspended
 from ..clock import FakeClock
 from .samples import add, apply, claim, claim_one, event, job, names, run, state_of, unit, wait
 from .store_under_test import StoreUnderTest
@@ -32,6 +32,16 @@ class RunsContract(StoreUnderTest):
             )
             row = RunRow("r", version + 1, "shop", status, status == "completed", created + 1000, now, b"%d" % version)
             assert await store.run("r") == row
+
+    async def test_a_write_built_on_a_refused_unit_is_refused(self, store: Store) -> None:
+        """Another commit has written the version with the number that the refused unit would have written."""
+        await apply(store, unit(run=run("r")))
+        refused, other = unit(run=run("r", 5)), unit(run=run("r", 1, b"other"))
+        receipts = (await store.commit([refused, other])).receipts
+        assert [type(receipt) for receipt in receipts] == [Conflict, Committed]
+        built_on_refused = unit(run=run("r", 2, b"lost", after=refused.id))
+        assert (await store.commit([built_on_refused])).receipts == [Conflict(2, b"other")]
+        await apply(store, unit(run=run("r", 2, b"next", after=other.id)))
 
     async def test_a_run_keeps_its_kind(self, store: Store, clock: FakeClock) -> None:
         stream = "nq:entity:r"

@@ -90,4 +90,4 @@ async def test_output_that_is_kept_grows_the_worker(monkeypatch: pytest.MonkeyPa
     kept: list[bytes] = []
     monkeypatch.setattr(OutputLog, "take", lambda _self, data, _pid, _task: kept.append(data))
     async with TestApp(handlers=HANDLERS, **OPTIONS) as app:
-        assert await grow_by_printing(app, 25) > MAX_GROWTH_MB
+        assert await grow_by_printing(app, 50) > MAX_GROWTH_MB

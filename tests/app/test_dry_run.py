@@ -323,24 +323,24 @@ async def test_a_job_that_was_claimed_since_is_left_alone(kit: Any, act: Action)
         assert await everything(app) == before
 
 
-async def test_the_guard_of_a_job_is_in_the_commit(kit: Any) -> None:
+async def test_the_guard_of_a_job_is_in_the_commit(app: Any) -> None:
     """A worker claims the job between the check and the commit: the store refuses the unit."""
-    async with kit(*HANDLERS) as app:
-        id = await start(app, "waiting-job")
-        preview = await cancel_job(app, id, dry_run=True)
-        read = app.store.children
+    async with app(*HANDLERS) as a:  # it has no worker of its own, which would claim the job first
+        id = await start(a, "waiting-job")
+        preview = await cancel_job(a, id, dry_run=True)
+        read = a.store.children
 
         async def claim_before_commit(job: str) -> Any:
-            app.store.children = read
-            await app.jobs.promote(id)
-            found = await app.store.claim(ClaimRequest((QueueDemand("mail", 1),), 60_000, "other"))
+            a.store.children = read
+            await a.jobs.promote(id)
+            found = await a.store.claim(ClaimRequest((QueueDemand("mail", 1),), 60_000, "other"))
             assert [claim.job for claim in found.claims] == [id]
             return await read(job)
 
-        app.store.children = claim_before_commit  # the last read before the commit
+        a.store.children = claim_before_commit  # the last read before the commit
         with pytest.raises(RunMoved, match="has moved on: it has attempt 1, not 0"):
-            await cancel_job(app, id, version=preview)
-        assert (await app.jobs.get(id)).state == "active"
+            await cancel_job(a, id, version=preview)
+        assert (await a.jobs.get(id)).state == "active"
 
 
 async def test_a_bulk_redrive_refuses_what_has_moved_on_and_what_is_new(kit: Any) -> None:

@@ -266,8 +266,10 @@ async def test_an_imported_job_keeps_its_rate_key(memory: Any, shared: Any) -> N
 
 async def _until_trigger(a: Any, run: str) -> None:
     async def asleep() -> bool:
-        job = await a.store.job(step_job_id(run, "order", 1))
-        return job.state == "suspended" and bool(await a.waits.list(run=run, kind="trigger"))
+        # The trigger first: the step was suspended before, too, until the event came.
+        if not await a.waits.list(run=run, kind="trigger"):
+            return False
+        return bool((await a.store.job(step_job_id(run, "order", 1))).state == "suspended")
 
     await until(asleep)
 

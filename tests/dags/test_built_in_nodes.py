@@ -197,10 +197,14 @@ async def test_a_slow_item_of_a_map_holds_up_no_other(app: Any) -> None:
 
 
 async def test_an_item_that_fails_ends_a_map_with_concurrency(app: Any) -> None:
+    has_first_started = asyncio.Event()  # a run that is called after the map has failed never starts
+
     @executor("work")
     async def work(input: Any, ctx: Context) -> Any:
         if input == 0:
+            has_first_started.set()
             await ctx.wait.event("never")
+        await has_first_started.wait()
         return Fail("no", retry=False) if input == 1 else input
 
     async with app(work) as a, a.workers.background():

@@ -47,11 +47,22 @@ def make_job(press: Press, **options: Any) -> Any:
     return print_page
 
 
+async def until_followed(app: Any, **limits: Any) -> None:
+    """Wait until the worker uses these limits: it reads a change after the call that made it has returned."""
+
+    def follows() -> bool:
+        used = app.workers._worker._poller.queues["press"]
+        return all(getattr(used, name) == value for name, value in limits.items())
+
+    await until(follows)
+
+
 async def test_a_worker_follows_a_changed_concurrency(app: Any) -> None:
     press = Press()
     async with app(make_job(press), concurrency=8) as mine, mine.workers.background():
         changed = await mine.queues.set_limits("press", concurrency=2)
         assert (changed.effective.concurrency, changed.declared.concurrency) == (2, None)
+        await until_followed(mine, concurrency=2)
         await mine.jobs.enqueue_many("press", range(20))
         await until(lambda: press.active == 2)
         press.release(4)
@@ -72,6 +83,7 @@ async def test_max_active_holds_over_what_the_handler_declares(app: Any) -> None
         await mine.jobs.enqueue_many("press", range(10))
         await until(lambda: press.active == 3)
         await mine.queues.set_limits("press", max_active=1)
+        await until_followed(mine, max_active=1)
         press.release(3)
         await until(lambda: press.done == 3 and press.active == 1)
         assert (await mine.queues.counts("press"))["active"] == 1

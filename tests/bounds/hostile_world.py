@@ -69,6 +69,7 @@ SPENT = (
 OF_FACET: dict[str, dict[str, Any]] = {
     "jobs": {"id": "mail-1"},
     "schedules": {"id": "every"},
+    "blobs": {"key": "file", "data": b"1"},
     "dags": {"id": "d"},
     "entities": {"type": "tally", "event": "add"},
 }
@@ -148,6 +149,7 @@ async def renew(app: App) -> None:
     await app.enqueue("mail", 1, key="mail-1")
     await app.schedules.add("every", flow="shop", every="1h")
     await app.webhooks.register("hooks/paid", event="order.paid")
+    await app.blobs.put("file", b"1")
 
 
 def usual_arguments(where: str, method: Callable[..., Any], chosen: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -97,7 +97,7 @@ async def worlds(app: App) -> AsyncIterator[tuple[str, Callable[..., Any], dict[
 
 async def test_every_method(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, found = random.Random(SEED), []
-    async with App(url, handlers=HANDLERS) as app:
+    async with App(url, handlers=HANDLERS, blob_url="memory:") as app:
         async for where, method, usual in worlds(app):
             found += await problems_of(where, method, rng, usual)
         assert await app.start("shop", {"order": 2}, key="run-2") == "run-2"
@@ -111,7 +111,7 @@ ELSEWHERE = {"app.listen", "app.register", "runs.import_", "runs.fork", "jobs.in
 async def test_the_usual_call_of_every_method_gets_beyond_its_first_checks() -> None:
     """A new method fails here until `hostile_world` has what it needs: else its other arguments are never reached."""
     refused = []
-    async with App(":memory:", handlers=HANDLERS) as app:
+    async with App(":memory:", handlers=HANDLERS, blob_url="memory:") as app:
         async for where, method, usual in worlds(app):
             try:
                 await call(method, True, usual)

@@ -48,7 +48,7 @@ def bad_calls(
 
 async def test_every_method_of_a_client() -> None:
     found = []
-    async with App(":memory:", handlers=HANDLERS) as app:
+    async with App(":memory:", handlers=HANDLERS, blob_url="memory:") as app:
         transport = httpx.ASGITransport(asgi_app(app), client=("127.0.0.1", 1))
         async with Client(ADDRESS, transport=transport) as client:
             listed = methods(client, "penstock.client")

@@ -99,7 +99,7 @@ def fill(endpoint: Endpoint) -> str:
 
 async def test_every_field_of_every_body(caplog: pytest.LogCaptureFixture) -> None:
     found, tried, accepted = [], 0, set()
-    async with App(":memory:", handlers=[shop, send]) as app:
+    async with App(":memory:", handlers=[shop, send], blob_url="memory:") as app:
         transport = httpx.ASGITransport(asgi_app(app), client=("127.0.0.1", 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as client:
             for n, endpoint in enumerate(ENDPOINTS):

@@ -90,7 +90,7 @@ class ServerThread:
 
     async def _serve(self) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
-        async with App(self._url, handlers=[order, mail]) as app, serve_app(app) as client:
+        async with App(self._url, handlers=[order, mail], blob_url="memory:") as app, serve_app(app) as client:
             _, text = await app.tokens.add(
                 "fuzz", "admin"
             )  # a generated request may create one and lock the others out

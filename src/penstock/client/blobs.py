@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from ..context.blob_data import HashedData
 from ..context.blobs import Method, guess_type
 from ..core.argument_checks import check_arguments
+from ..core.blob_keys import check_content_type
 from ..core.durations import Duration
 from ..core.errors import BlobCorrupt
 from ..ports.blobs import Blob, BlobData
@@ -32,7 +33,7 @@ class Blobs:
             data: Bytes, text, an open binary file, a path, or an iterable of bytes, async or not.
             content_type: Its media type. Default: by the end of the key.
         """
-        headers = {"content-type": content_type or guess_type(key)}
+        headers = {"content-type": check_content_type(content_type) or guess_type(key)}
         return await self._connection.send(
             "PUT", Blob, KEY, key, content=HashedData(data), headers=headers, read_timeout_s=None
         )

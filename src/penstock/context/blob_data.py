@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any, BinaryIO, cast
 
 from ..core.errors import BadArgument
-from ..core.text import shorten
+from ..core.text import has_lone_surrogate, shorten
 from ..ports.blobs import BlobData
 
 CHUNK_BYTES = 2**20
@@ -40,6 +40,8 @@ class HashedData:
 def read_chunks(data: BlobData) -> AsyncIterator[Any]:
     """Return the chunks of anything that can be put. Raise BadArgument for anything else."""
     if isinstance(data, str):
+        if has_lone_surrogate(data):
+            raise BadArgument(f"a blob must be valid text or bytes, got a lone surrogate in {shorten(data)}")
         return _one(data.encode())
     if isinstance(data, bytes | bytearray | memoryview):
         return _one(bytes(data))

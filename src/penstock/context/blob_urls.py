@@ -46,7 +46,7 @@ class BlobUrls:
     async def make(self, objects: ObjectStore, path: str, key: str, expires: Duration, method: str) -> str:
         """Return a URL for one method on one blob."""
         self._check_on()
-        if method not in METHODS:
+        if not isinstance(method, str) or method not in METHODS:
             raise BadArgument(f"method must be 'GET' or 'PUT', got {shorten(method)}")
         expires_ms = to_ms(expires)
         if not 1000 <= expires_ms <= MAX_EXPIRES_MS:

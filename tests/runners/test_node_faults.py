@@ -58,17 +58,17 @@ async def test_a_crash_in_a_step_is_retried_in_a_new_host(folder: Files) -> None
         assert (await last_error(app, run))["code"] == RunnerLost.code
 
 
-async def test_a_blocked_loop_is_killed_after_a_timeout(folder: Files) -> None:
+async def test_a_blocked_loop_is_killed_after_a_timeout(folder: Files, tmp_path: Path) -> None:
     """A handler that never gives the loop back cannot be stopped otherwise. The others are retried."""
+    began = tmp_path / "began"
+    wait = f"(await import('node:fs')).writeFileSync({str(began)!r}, ''); await new Promise(() => {{}})"
     files = folder(
         block_mjs=worker("block", "for (;;) {}", "timeout: 200"),
-        other_mjs=worker(
-            "other", "if (ctx.attempt === 1) await new Promise(() => {}); return ctx.attempt", f"retry: {FIXED}"
-        ),
+        other_mjs=worker("other", f"if (ctx.attempt === 1) {{ {wait} }} return ctx.attempt", f"retry: {FIXED}"),
     )
     async with TestApp(dir=files, node=node()) as app:
         other = await app.start("other")
-        await until(lambda: _is_running(app, other))
+        await until(began.exists)
         blocked = await app.run_flow("block")
         assert (await last_error(app, blocked))["code"] == "timeout"
         assert (await app.finish(other)).result == 2

@@ -28,7 +28,7 @@ KINDS = list(JUNK) if IS_FULL else ["wrong types"]
 
 async def prepare(url: str) -> tuple[list[str], dict[str, Any]]:
     """Make two of everything. Return the keys of the shared records, and the names of the first ones."""
-    async with App(url, handlers=HANDLERS) as app:
+    async with App(url, handlers=HANDLERS, blob_url="memory:") as app:
         chosen = await settle(app, 0)
         await settle(app, 1)
         await app.queues.set_limits("mail", max_active=3)
@@ -81,7 +81,7 @@ async def test_damaged_records(shared_url: str, part: str, junk: str) -> None:
     else:
         for stream in ("nq:dag:dag-0", "nq:entity:tally-0", "nq:flow:patient-0"):
             damage.event(stream, 1, JUNK[junk])
-    async with App(url, handlers=HANDLERS) as app:
+    async with App(url, handlers=HANDLERS, blob_url="memory:") as app:
         found = await complaints_of_readers(app, chosen)
         await check_that_work_goes_on(app, with_definitions=part != "shared records")
     assert found == [], "\n".join(["", *found])

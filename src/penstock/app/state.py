@@ -7,7 +7,7 @@ from typing import Any
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..context.state import Key, StatePage, join_key, patch_state, read_value
+from ..context.state import Key, StatePage, join_key, list_states, patch_state, read_value
 from ..context.state_events import build_state_events
 from ..core.argument_checks import check_arguments
 from ..core.durations import Duration, to_ms
@@ -80,7 +80,7 @@ class AppState:
         """
         start = self._prefix + (join_key(prefix) if prefix else "")
         last = self._prefix + join_key(after) if after is not None else None
-        rows = await self._store.states(start, after=last, limit=limit + 1)
+        rows = await list_states(self._store, self._prefix, start, last, limit + 1)
         return StatePage.cut({row.key.removeprefix(self._prefix): row.value for row in rows}, limit)
 
     async def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:

@@ -15,12 +15,13 @@ from ..core.errors import BadArgument, PenstockError, UnreadableRecord
 from ..core.payload import pack_inline, unpack
 from ..core.stored import read_stored
 from ..core.text import check_text, escape_line, shorten
-from ..ports.store import State
+from ..ports.store import State, StateRow
 from ..ports.unit import StateWrite
 
 MAX_PATCH_TRIES = 100
 PATCH_PAUSE_S = 0.002  # multiplied by the number of tries another process won
 MAX_KEY_CHARS = 500
+OWN_KEYS = ".record/"  # the prefix of the engine's own keys in the state of a run; lists do not show them
 
 Key = str | Sequence[str]
 KeyLocks = WeakValueDictionary[str, asyncio.Lock]
@@ -164,7 +165,7 @@ class StateView:
         last = self._prefix + join_key(after) if after is not None else None
         # Deleted keys are still stored: read so many more.
         writes = {full: write for full, write in self._writes.items() if full.startswith(start) and full > (last or "")}
-        stored = await self._store.states(start, after=last, limit=limit + len(writes) + 1)
+        stored = await list_states(self._store, self._prefix, start, last, limit + len(writes) + 1)
         rows = {row.key: row.value for row in stored}
         for full, write in writes.items():
             rows.pop(full, None)
@@ -274,6 +275,16 @@ class SyncStateView:
 
     def _wait(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+async def list_states(store: State, root: str, start: str, after: str | None, limit: int) -> Sequence[StateRow]:
+    """Return the keys that start with `start`, without the engine's own under `root`."""
+    own = root + OWN_KEYS
+    rows = await store.states(start, after=after, limit=limit)
+    shown = [row for row in rows if not row.key.startswith(own)]
+    if len(shown) < len(rows) == limit:  # go on after the engine's own
+        shown += await store.states(start, after=max(own + "~", rows[-1].key), limit=limit - len(shown))
+    return shown
 
 
 def join_key(key: Key) -> str:

@@ -17,6 +17,8 @@ from ..core.retry import Backoff
 from ..core.tracebacks import describe_error
 from ..handlers.subscriptions import MapOptions
 from ..handlers.trigger_table import TableStep, TriggerTable
+from ..ports.unit import StateWrite
+from .record_parts import LoadedParts, LoadedWhat, PartLoad, compensations_key, move_parts, results_key
 from .run_record import (
     CANCELLED,
     COMPENSATED,
@@ -77,12 +79,15 @@ class Route(msgspec.Struct, omit_defaults=True):
 
 
 class Decision(msgspec.Struct):
-    """The next run record, the events to append, the steps to start and the events to route."""
+    """The next run record, the events to append, the steps to start, the events to route, and the parts of the record
+    that are written and that are to be read."""
 
     record: RunRecord
     events: list[EventBody] = []
     starts: list[StepStart] = []
     routes: list[Route] = []
+    parts: list[StateWrite] = []
+    loads: list[PartLoad] = []
 
 
 class MappedInput(msgspec.Struct, frozen=True):
@@ -116,10 +121,20 @@ class Conditions(Protocol):
 
 
 class Decider:
-    """Decides for one run. Each `on_*` method takes one fact and changes the record passed to the constructor."""
+    """Decides for one run. Each `on_*` method takes one fact and changes the record passed to the constructor.
+
+    With `keeps_all`, no part of the record is moved out of it."""
 
     def __init__(
-        self, run: str, record: RunRecord, table: TriggerTable, conditions: Conditions, now: int, max_steps: int
+        self,
+        run: str,
+        record: RunRecord,
+        table: TriggerTable,
+        conditions: Conditions,
+        now: int,
+        max_steps: int,
+        *,
+        keeps_all: bool = False,
     ) -> None:
         self._run = run
         self._record = record
@@ -131,6 +146,9 @@ class Decider:
         self._events: list[EventBody] = []
         self._starts: list[StepStart] = []
         self._routes: list[Route] = []
+        self._parts: list[StateWrite] = []
+        self._loads: list[PartLoad] = []
+        self._keeps_all = keeps_all
         self._has_listener = False  # whether a step listens to what the ended step emitted
 
     # Facts
@@ -164,9 +182,7 @@ class Decider:
         """Complete a step instance. `timeout_step` is set if its declared wait expired and that step takes over."""
         record = self._record
         record.unmark_waiting(ended.step, ended.n)
-        counts = record.counts_of(ended.step)
-        counts.open -= 1
-        counts.completed += 1
+        record.count_completed(ended.step)
         self._remember_compensation(ended, result)
         started: list[str] = []
         for emission in emitted:
@@ -247,6 +263,21 @@ class Decider:
                 if route.emitter is not None:
                     record.mark_followed(route.emitter)
                 self._start_or_join(route.step, route.kind, routed.mapped, route.cause, routed.is_mapped)
+        self._settle()
+        return self._decision()
+
+    def on_loaded(self, loaded: LoadedParts) -> Decision:
+        """Continue with parts of the record that a job of the run has read."""
+        load, record = loaded.load, self._record
+        record.routing -= 1
+        if loaded.problem is not None:
+            self._fail_load(load, loaded.problem)
+        if load.what == "results":
+            self._restore_results(loaded)
+        elif load.what == "compensations":
+            self._restore_compensations(loaded)
+        else:
+            self._compensate_loaded(loaded)
         self._settle()
         return self._decision()
 
@@ -358,7 +389,7 @@ class Decider:
         """Return whether the step was started, or was started with the same `job_id`."""
         if options is not None and options.job_id is not None:
             return options.job_id in self._record.job_ids.get(name, ())
-        return self._record.counts_of(name).started > 0
+        return self._record.started_of(name) > 0
 
     def _join(self, name: str, step: TableStep, kind: str, mapped: MappedInput, cause: str) -> bool:
         """Keep an event for a join, and start the step with the last one, whose options apply."""
@@ -378,7 +409,7 @@ class Decider:
 
     def _cannot_start_again(self, name: str) -> bool:
         """Return whether the step runs once and was started. Only the record knows: queues forget removed ids."""
-        return self._table.steps[name].mode != "each" and self._record.counts_of(name).started > 0
+        return self._table.steps[name].mode != "each" and self._record.started_of(name) > 0
 
     def _start(
         self,
@@ -391,7 +422,7 @@ class Decider:
         counts = self._record.counts_of(name)
         # The limit does not apply to compensation: it always runs to its end.
         is_limited = self._record.status == RUNNING
-        if is_limited and sum(t.started for t in self._record.steps.values()) >= self._max_steps:
+        if is_limited and self._record.started >= self._max_steps:
             self._exceed_limit(name, f"the run reached its limit of {self._max_steps:,} steps")
             return
         if (
@@ -407,7 +438,7 @@ class Decider:
 
     def _exceed_limit(self, name: str, message: str) -> None:
         """Fail the next instance of a step: it would exceed a limit of the run."""
-        n = self._record.counts_of(name).started + 1
+        n = self._record.started_of(name) + 1
         self._remember_failure(name, n, message, "run_limit")
         error = {"error": "run limit", "code": "run_limit", "willRetry": False}
         self._append_event("step.failed", error, name, _instance_meta(n))
@@ -417,7 +448,7 @@ class Decider:
         message = f"the subscription of {name} to {kind} raised {describe_error(type(problem).__name__, str(problem))}"
         self._remember_failure(name, 0, message, "subscription_failed")
         # Instance 0: the instances that were started did not fail and must not look as if they had.
-        meta = {"n": 0} if self._record.counts_of(name).started else {}
+        meta = {"n": 0} if self._record.started_of(name) else {}
         self._append_event(
             "step.failed", {"error": message, "code": "subscription_failed", "willRetry": False}, name, meta
         )
@@ -431,9 +462,14 @@ class Decider:
             return
         record.compensations = [one for one in record.compensations if one.compensated_by in self._table.steps]
         if not record.failed:
-            self._close(COMPLETED)
+            if record.moved_results and not record.dropped_results:
+                self._load("results")
+            else:
+                self._close(COMPLETED)
         elif record.compensations:
             self._compensate()
+        elif record.moved_compensations is not None:
+            self._load("compensations", record.moved_compensations.parts)
         else:
             self._close(
                 COMPENSATED if record.status == COMPENSATING and not self._has_failed_compensation() else FAILED
@@ -445,16 +481,31 @@ class Decider:
             record.status = COMPENSATING
             record.pending_joins.clear()
             steps = [one.step for one in reversed(record.compensations)]
-            self._append_event("flow.compensating", {"steps": steps})
+            data: dict[str, Any] = {"steps": steps}
+            if (moved := record.moved_compensations) is not None:
+                steps += reversed(moved.steps)
+                if moved.count > len(moved.steps):
+                    data["more"] = moved.count - len(moved.steps)
+            self._append_event("flow.compensating", data)
         self._start_compensation(record.compensations.pop())
 
     def _compensate_on(self, kind: str) -> None:
         """Compensate the steps that declare this event in `compensate_on`."""
-        for compensation in reversed(self._record.compensations[:]):
-            step = self._table.steps.get(compensation.step)
-            if step is not None and kind in step.compensate_on:
-                self._record.compensations.remove(compensation)
-                self._start_compensation(compensation)
+        if kind not in self._table.compensating_kinds:
+            return
+        self._record.compensations = self._compensate_declared(kind, self._record.compensations)
+        if (moved := self._record.moved_compensations) is not None:
+            moved.kinds.append((kind, moved.parts))
+            if len(moved.kinds) == 1:
+                self._load("kind", moved.parts, kind)
+
+    def _compensate_declared(self, kind: str, compensations: list[Compensation]) -> list[Compensation]:
+        """Compensate those whose step declares this event, the newest first. Return the others."""
+        steps = self._table.steps
+        due = [one for one in compensations if one.step in steps and kind in steps[one.step].compensate_on]
+        for compensation in reversed(due):
+            self._start_compensation(compensation)
+        return [one for one in compensations if one not in due] if due else compensations
 
     def _start_compensation(self, compensation: Compensation) -> None:
         input = {
@@ -466,9 +517,63 @@ class Decider:
         }
         self._start(compensation.compensated_by, encode(input), compensation.step, True)
 
+    # Parts of the record
+
+    def _load(self, what: LoadedWhat, part: int = 0, kind: str = "") -> None:
+        """Let a worker read parts of the record. The run stays open until it has."""
+        self._record.routed += 1
+        self._record.routing += 1
+        self._loads.append(PartLoad(self._record.routed, what, part, kind))
+
+    def _fail_load(self, load: PartLoad, problem: str) -> None:
+        record, step = self._record, self._table.entry
+        record.lost_compensations = record.lost_compensations or load.what != "results"
+        if load.what == "results":
+            step = next(iter(record.moved_results), step)
+        elif record.moved_compensations is not None and record.moved_compensations.steps:
+            step = record.moved_compensations.steps[-1]
+        record.failed += 1
+        if len(record.failures) < MAX_FAILURES:
+            record.failures.append(FailedStep(step, 0, problem[:500], "unreadable_record", "UnreadableRecord"))
+
+    def _restore_results(self, loaded: LoadedParts) -> None:
+        moved, self._record.moved_results = self._record.moved_results, {}
+        for step, one in moved.items():
+            results = loaded.results.get(step, {}) | self._record.results.get(step, {})
+            self._record.results[step] = results
+            self._parts += [StateWrite(results_key(self._run, step, n), None) for n in range(1, one.parts + 1)]
+
+    def _restore_compensations(self, loaded: LoadedParts) -> None:
+        """Take back the last part."""
+        record, moved = self._record, self._record.moved_compensations
+        assert moved is not None
+        record.compensations = loaded.compensations + record.compensations
+        self._parts.append(StateWrite(compensations_key(self._run, loaded.load.part), None))
+        moved.parts -= 1
+        moved.count -= len(loaded.compensations)
+        moved.steps = moved.steps[: -len(loaded.compensations)] if loaded.compensations else moved.steps
+        if not moved.parts:
+            record.moved_compensations = None
+
+    def _compensate_loaded(self, loaded: LoadedParts) -> None:
+        """Compensate what a part has for an event's kind, and look into the part before it."""
+        load, moved = loaded.load, self._record.moved_compensations
+        assert moved is not None
+        rest = self._compensate_declared(load.kind, loaded.compensations)
+        if len(rest) < len(loaded.compensations):
+            self._parts.append(StateWrite(compensations_key(self._run, load.part), encode(rest)))
+            moved.count -= len(loaded.compensations) - len(rest)
+            steps = self._table.steps
+            moved.steps = [one for one in moved.steps if one not in steps or load.kind not in steps[one].compensate_on]
+        moved.kinds[:1] = [(load.kind, load.part - 1)] if load.part > 1 else []
+        if moved.kinds:
+            kind, part = moved.kinds[0]
+            self._load("kind", part, kind)
+
     def _has_failed_compensation(self) -> bool:
         compensating = {step.compensation for step in self._table.steps.values()}
-        return any(counts.failed for name, counts in self._record.steps.items() if name in compensating)
+        failed = (counts.failed for name, counts in self._record.steps.items() if name in compensating)
+        return self._record.lost_compensations or any(failed)
 
     def _duration_ms(self) -> int:
         return max(self._now - self._record.started_ms, 0)  # the store's clock may go back
@@ -531,7 +636,9 @@ class Decider:
         self._events.append(EventBody(kind, None, None, step, None, self._shown, msgspec.Raw(encode(data)), meta))
 
     def _decision(self) -> Decision:
-        return Decision(self._record, self._events, self._starts, self._routes)
+        if self._record.status == RUNNING and not self._keeps_all:
+            self._parts += move_parts(self._run, self._record)
+        return Decision(self._record, self._events, self._starts, self._routes, self._parts, self._loads)
 
 
 def _is_deduplicated(step: TableStep, options: MapOptions | None) -> bool:

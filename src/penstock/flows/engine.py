@@ -24,7 +24,7 @@ from ..handlers.trigger_table import decode as decode_table
 from ..jobs.engine import missing_handler
 from ..ports.runner import Runner
 from ..ports.store import JobRow, StateRow
-from ..ports.unit import DELIVERIES, Claim, NewJob
+from ..ports.unit import DELIVERIES, READ_PARTS, Claim, NewJob
 from ..worker.child_runs import RunStart
 from ..worker.engines import PreflightProblem, RecordSummary, RunOutcome
 from ..worker.outcomes import Launcher
@@ -34,7 +34,7 @@ from .conditions import CodeConditions
 from .decide import Decider
 from .record_check import check_record, check_step_job
 from .reducer import RunView, apply_flow, finish_view, reduce_flow
-from .routing import RouteWork
+from .routing import PartsWork, RouteWork
 from .run_index import start_keys
 from .run_record import RunRecord
 from .step_work import OtherVersionWork, StepWork
@@ -77,7 +77,8 @@ class FlowEngine:
         except UnreadableRecord as problem:
             return UnreadableRunWork(self, claim, problem)
         if claim.queue == DELIVERIES:
-            return RouteWork(self, claim, record, table, flow)
+            work = PartsWork if claim.name == READ_PARTS else RouteWork
+            return work(self, claim, record, table, flow)
         try:
             options = decode_options(claim.opts)
         except DECODE_ERRORS as problem:
@@ -189,8 +190,8 @@ class FlowEngine:
 
     def job_ids(self, run: str, record: bytes) -> list[str]:
         """Return the ids of the jobs of every step instance that was started."""
-        steps = records.decode(record, run).steps
-        return [step_job_id(run, step, n) for step, counts in steps.items() for n in range(1, counts.started + 1)]
+        steps = records.decode(record, run).list_counts()
+        return [step_job_id(run, step, n) for step, counts in steps for n in range(1, counts.started + 1)]
 
     async def check(self, claim: Claim, runner: Runner) -> list[PreflightProblem]:
         """Return why the loaded code cannot continue a step: nothing if it agrees with everything recorded."""
@@ -239,10 +240,10 @@ class FlowEngine:
             sentences.append(f"step {step!r} has received {', '.join(received)} and is waiting for {missing}")
         return sentences
 
-    def decider(self, run: str, record: RunRecord, table: TriggerTable) -> Decider:
+    def decider(self, run: str, record: RunRecord, table: TriggerTable, *, keeps_all: bool = False) -> Decider:
         flow = self._registry().flows.get(record.flow)
         conditions = CodeConditions(flow, run, record.correlation_id)
-        return Decider(run, record, table, conditions, self.clock.now_ms(), MAX_STEPS)
+        return Decider(run, record, table, conditions, self.clock.now_ms(), MAX_STEPS, keeps_all=keeps_all)
 
     def unit_builder(self, run: str, record: RunRecord, table: TriggerTable) -> UnitBuilder:
         return UnitBuilder(run, table, self._registry().flows.get(record.flow), self.bodies, self.clock.now_ms())

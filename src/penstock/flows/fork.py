@@ -14,6 +14,7 @@ import msgspec
 
 from ..commit.command_sink import DirectSink
 from ..commit.committer import CommitRequest
+from ..context.state import OWN_KEYS
 from ..context.state_events import hash_value
 from ..core.clock import datetime_to_ms
 from ..core.errors import CannotFork
@@ -27,7 +28,8 @@ from ..ports.store import RunRow
 from ..ports.unit import Committed, Conflict, NewEvent, Receipt, StateWrite, Unit
 from .decide import Decider, Decision, Emission, EndedStep, StepStart
 from .engine import FlowEngine, table_key
-from .run_record import RunRecord, encode
+from .record_parts import move_parts
+from .run_record import RUNNING, RunRecord, encode
 from .run_record import decode as decode_record
 
 _Instance = tuple[str, int]
@@ -157,7 +159,7 @@ class ReplayedPast:
         return Emission(event.kind, data, corr)
 
     def _decider(self) -> Decider:
-        return self._engine.decider(self._new, self.record, self._flow.table)
+        return self._engine.decider(self._new, self.record, self._flow.table, keeps_all=True)
 
     def _accept(self, decision: Decision, ended: _Instance | None = None) -> None:
         self.record = decision.record
@@ -253,6 +255,7 @@ class RunForker:
             values.update(
                 (key := row.key.removeprefix(prefix), StateWrite(f"run/{new}/{key}", row.value, expires=row.expires))
                 for row in rows
+                if not row.key.startswith(prefix + OWN_KEYS)  # the replay makes its own
             )
         changes = await self._state_changes(old, last)
         for key, event in changes.items():
@@ -285,6 +288,7 @@ class RunForker:
         if record.version is not None:
             data["version"] = record.version
         forked = EventBody("flow.forked", correlation_id=record.event_correlation(new), data=msgspec.Raw(encode(data)))
+        parts = move_parts(new, record) if record.status == RUNNING else []
         decision = Decision(record, [forked], list(past.open.values()))
         builder = self._engine.unit_builder(new, record, flow.table)
         # Copies are not delivered: the waits for those events have received the originals.
@@ -294,7 +298,7 @@ class RunForker:
             run=builder.run_write(decision, 0),
             events=[*copies, *builder.events(decision)],
             jobs=builder.jobs(decision),
-            state=state,
+            state=state + parts,
         )
 
     async def _check_same(self, old: str, at: str, new: str) -> None:

@@ -28,22 +28,39 @@ def check_record(data: bytes) -> None:
     _require(0 <= record.started_ms <= MAX_TIME_MS, "startedMs", "a time in milliseconds", record.started_ms)
     _require(0 <= record.priority <= MAX_PRIORITY, "priority", f"from 0 to {MAX_PRIORITY}", record.priority)
     _require(record.results_bytes >= 0, "resultsBytes", "at least 0", record.results_bytes)
-    for step, counts in record.steps.items():
+    for step, counts in record.list_counts():
         _require(_is_name(step), "steps", "the names of steps", step)
         _require(_is_consistent(counts), f"steps.{step}", "consistent counts of its instances", counts)
-    started = sum(counts.started for counts in record.steps.values())
+    done = record.done.split()
+    is_list = len({*done, *record.steps}) == len(done) + len(record.steps) and record.done in (
+        "",
+        f" {' '.join(done)} ",
+    )
+    _require(is_list, "done", "names of steps between spaces, each once and not in steps", record.done)
+    started = record.started
     _require(started <= MAX_INSTANCES, "steps", f"at most {MAX_INSTANCES} instances", started)
+    _check_moved(record)
     waiting, open_ = len(record.waiting), record.open
     _require(waiting <= min(open_, MAX_WAITING), "waiting", f"at most the {open_} open steps", record.waiting)
     _require(len(record.failures) <= MAX_FAILURES, "failures", f"at most {MAX_FAILURES}", len(record.failures))
     _require(record.closed or open_ > 0, "steps", "one open instance at least, because the run is open", record.status)
 
 
+def _check_moved(record: RunRecord) -> None:
+    """Check what the record says of its parts beside it: each holds something of an instance."""
+    for step, moved in record.moved_results.items():
+        known = 0 < moved.parts <= record.started_of(step) and 0 <= moved.bytes <= record.results_bytes
+        _require(known, f"movedResults.{step}", "parts of results of the step", moved)
+    if (undo := record.moved_compensations) is not None:
+        known = 0 < undo.parts <= MAX_INSTANCES and all(0 < part <= undo.parts for _, part in undo.kinds)
+        _require(known and undo.count >= 0, "movedCompensations", "parts of compensations", undo)
+
+
 def check_step_job(run: str, record: RunRecord, job: NewJob, options: StepOptions) -> None:
     """Raise msgspec.ValidationError if a job is not that of an instance of a step that the record counts."""
-    counts = record.steps.get(options.step, StepCounts())
+    started = record.started_of(options.step)
     _require(job.name == options.step, "name", f"{options.step!r}, as in its opts", job.name)
-    _require(1 <= options.n <= counts.started, "opts.n", f"from 1 to {counts.started}, as the record counts", options.n)
+    _require(1 <= options.n <= started, "opts.n", f"from 1 to {started}, as the record counts", options.n)
     id = step_job_id(run, options.step, options.n)
     if options.redriven:
         id = f"{id}.redrive-{options.redriven}"

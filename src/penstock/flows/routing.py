@@ -1,44 +1,100 @@
-"""Routes: subscriptions whose `when` or `map` is a function of another language.
+"""Jobs of the engine in a run: a decision waits for nothing, so what it must wait for is a job.
 
-A decision waits for nothing, so it cannot call such a function. The commit that meets one adds a job of the run
-instead, in the same unit. A worker evaluates the function and decides: the job's end and what it starts are one commit.
+A route evaluates the `when` or `map` of a subscription that is a function of another language. Another job reads parts
+of the run record that are kept beside it. The commit that needs one adds the job, in the same unit. A worker does it
+and decides: the job's end and what it starts are one commit.
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from ..commit.committer import CommitRequest
-from ..core.errors import ConfigError, RunnerLost, UnknownStep
+from ..core.errors import ConfigError, RunnerLost, UnknownFlow, UnknownStep
 from ..core.json_match import contains
 from ..core.payload import pack
 from ..core.retry import Backoff, RetryPolicy
+from ..core.stored import read_stored
 from ..handlers.handler import Handler
 from ..handlers.registry import Flow
 from ..handlers.subscriptions import Subscription, read_mapped
 from ..handlers.trigger_table import TriggerTable
-from ..ports.unit import DELIVERIES, ROUTE, Claim, Completed, Dead, Outcome, Released, RetryAt, Unit
+from ..ports.unit import DELIVERIES, Claim, Completed, Dead, Outcome, Released, RetryAt, Unit
 from ..worker.outcomes import Failure, Interruption, JobReturn, Success, pack_record
 from .conditions import find_subscription, make_arguments
 from .decide import Decider, Decision, MappedInput, Route, RoutedEvent
+from .record_parts import (
+    LoadedParts,
+    PartLoad,
+    compensations_key,
+    decode_compensations,
+    decode_results,
+    results_key,
+)
 from .run_record import RunRecord
 from .step_work import StepWork
 
 if TYPE_CHECKING:
     from .engine import FlowEngine
 
+T = TypeVar("T")
 RETRY = RetryPolicy(attempts=1_000, backoff=Backoff("exponential", 200, 60_000))
 
 
-class RouteWork(StepWork):
-    """One claim of a route. It appends no event of its own: the flow looks as if the decision had been made at once."""
+class EngineWork(StepWork):
+    """One claim of such a job. It appends no event of its own: the flow looks as if it had been decided at once."""
+
+    def __init__(
+        self,
+        engine: FlowEngine,
+        claim: Claim,
+        record: RunRecord,
+        table: TriggerTable,
+        flow: Flow | None,
+        work: Callable[[], Awaitable[None]],
+    ) -> None:
+        handler = Handler(claim.name, work, DELIVERIES, RETRY, dead_letters=False)
+        super().__init__(engine, claim, record, table, flow, handler, 1)
+
+    def decide(self, decider: Decider) -> Decision:
+        """Decide with what the job has found."""
+        raise NotImplementedError
+
+    def give_up(self, failure: Failure) -> None:
+        """Take note that the job failed for good."""
+        raise NotImplementedError
+
+    def on_success(self, success: Success) -> CommitRequest:
+        return self._request(success.output, self.decide, Completed(success.result), success)
+
+    def on_failure(self, failure: Failure) -> CommitRequest:
+        error = pack_record(msgspec.to_builtins(failure.error))
+        if failure.retry_in_ms is not None:
+            due = self._engine.clock.now_ms() + failure.retry_in_ms
+            return self._request(failure.output, lambda _: None, RetryAt(due, error), failure)
+        self.give_up(failure)
+        return self._request(failure.output, self.decide, Dead(error), failure)
+
+    def on_interruption(self, interruption: Interruption) -> CommitRequest:
+        return self._release(Released(gives_attempt_back=not interruption.is_counted))
+
+    def on_return(self, returned: JobReturn) -> CommitRequest:
+        return self._release(Released(self._engine.clock.now_ms() + returned.delay_ms))
+
+    def _release(self, outcome: Outcome) -> CommitRequest:
+        unit = Unit(self._engine.new_unit_id(), claim=self.claim, outcome=outcome)
+        return CommitRequest(lambda _v, _r: unit, outlasts_outage=True)
+
+
+class RouteWork(EngineWork):
+    """One claim of a route."""
 
     def __init__(self, engine: FlowEngine, claim: Claim, record: RunRecord, table: TriggerTable, flow: Flow | None):
-        handler = Handler(ROUTE, self._evaluate, DELIVERIES, RETRY, dead_letters=False)
-        super().__init__(engine, claim, record, table, flow, handler, 1)
+        super().__init__(engine, claim, record, table, flow, self._evaluate)
         self._route = msgspec.json.decode(claim.payload, type=Route)
         self._routed = RoutedEvent(self._route)
 
@@ -73,29 +129,48 @@ class RouteWork(StepWork):
             route, MappedInput(pack(value, f"the mapped input of {route.step}"), options), is_mapped=True
         )
 
-    def on_success(self, success: Success) -> CommitRequest:
-        return self._request(success.output, self._decide, Completed(success.result), success)
-
-    def _decide(self, decider: Decider) -> Decision:
+    def decide(self, decider: Decider) -> Decision:
         return decider.on_routed(self._routed)
 
-    def on_failure(self, failure: Failure) -> CommitRequest:
-        error = pack_record(msgspec.to_builtins(failure.error))
-        if failure.retry_in_ms is not None:
-            due = self._engine.clock.now_ms() + failure.retry_in_ms
-            return self._request(failure.output, lambda _: None, RetryAt(due, error), failure)
+    def give_up(self, failure: Failure) -> None:
         self._routed = RoutedEvent(self._route, problem=RunnerLost(failure.error.error))
-        return self._request(failure.output, self._decide, Dead(error), failure)
 
-    def on_interruption(self, interruption: Interruption) -> CommitRequest:
-        return self._release(Released(gives_attempt_back=not interruption.is_counted))
 
-    def on_return(self, returned: JobReturn) -> CommitRequest:
-        return self._release(Released(self._engine.clock.now_ms() + returned.delay_ms))
+class PartsWork(EngineWork):
+    """One claim of a job that reads parts of the run record."""
 
-    def _release(self, outcome: Outcome) -> CommitRequest:
-        unit = Unit(self._engine.new_unit_id(), claim=self.claim, outcome=outcome)
-        return CommitRequest(lambda _v, _r: unit, outlasts_outage=True)
+    def __init__(self, engine: FlowEngine, claim: Claim, record: RunRecord, table: TriggerTable, flow: Flow | None):
+        super().__init__(engine, claim, record, table, flow, self._read)
+        self._known = record
+        self._loaded = LoadedParts(msgspec.json.decode(claim.payload, type=PartLoad))
+
+    async def _read(self) -> None:
+        if not self._table.steps:  # without its steps, no decision about a run is right
+            raise UnknownFlow(f"no flow {self.flow!r} here; add its file, or run a worker that has it")
+        load = self._loaded.load
+        if load.what != "results":
+            self._loaded.compensations = await self._read_part(
+                compensations_key(self._run, load.part), decode_compensations
+            )
+            return
+        for step, moved in self._known.moved_results.items():
+            found: dict[str, msgspec.Raw] = {}
+            for part in range(1, moved.parts + 1):
+                found |= await self._read_part(results_key(self._run, step, part), decode_results)
+            self._loaded.results[step] = found
+
+    async def _read_part(self, key: str, decode: Callable[[bytes], T]) -> T:
+        hint = "restore it from a backup"
+        row = await self._engine.runtime.store.state(key)
+        return read_stored(
+            decode, row.value if row is not None else b"", f"state {key!r}, a part of the run record", hint
+        )
+
+    def decide(self, decider: Decider) -> Decision:
+        return decider.on_loaded(self._loaded)
+
+    def give_up(self, failure: Failure) -> None:
+        self._loaded = LoadedParts(self._loaded.load, problem=failure.error.error)
 
 
 async def _settle(value: Any) -> Any:

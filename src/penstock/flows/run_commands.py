@@ -95,13 +95,13 @@ class FlowCommands:
             )
             decision = engine.decider(run, record, table).on_start(input, cause, parent, options)
             builder = engine.unit_builder(run, record, table)
-            state = [StateWrite(table_key(pin), encode_table(table))] if pin and pin not in self._pinned else []
+            pinned = [StateWrite(table_key(pin), encode_table(table))] if pin and pin not in self._pinned else []
             return Unit(
                 unit_id,
                 run=builder.run_write(decision, 0),
                 events=[*also, *builder.events(decision)],
                 jobs=builder.jobs(decision, due),
-                state=state,
+                state=decision.parts + pinned,
                 schedule=move,
             )
 
@@ -145,6 +145,7 @@ class FlowCommands:
                 run=builder.run_write(decision, version),
                 events=builder.events(decision),
                 jobs=builder.jobs(decision),
+                state=decision.parts,
                 once_key=f"{run}/{key}" if key is not None else None,
             )
 
@@ -231,7 +232,12 @@ class FlowCommands:
             appended = [*events, *builder.events(decision)]
             jobs = builder.jobs(decision, version=version) + follow_jobs(run, version, record.has_called)
             return Unit(
-                unit_id, run=builder.run_write(decision, version), events=appended, waits=list(waits), jobs=jobs
+                unit_id,
+                run=builder.run_write(decision, version),
+                events=appended,
+                waits=list(waits),
+                jobs=jobs,
+                state=decision.parts,
             )
 
         return await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
@@ -334,6 +340,7 @@ class FlowCommands:
                 events=builder.events(decision),
                 jobs=[job],
                 removes=[taken],
+                state=decision.parts,
             )
 
         receipt = await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))

@@ -1,9 +1,12 @@
 """The run record: the small folded state of a run that decisions read.
 
-It grows with the steps of a flow, not with the instances of a step.
+It does not list the instances of a step. Of a step that was started once and has completed it keeps the name only, in
+one string: to read and write a string of a thousand names costs about as much as one of ten.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import msgspec
 
@@ -39,6 +42,9 @@ class StepCounts(msgspec.Struct, omit_defaults=True, array_like=True):
     failed: int = 0
 
 
+_RAN_ONCE = StepCounts(started=1, completed=1)
+
+
 class Compensation(msgspec.Struct, omit_defaults=True):
     """A completed step instance and the step that compensates it."""
 
@@ -47,6 +53,22 @@ class Compensation(msgspec.Struct, omit_defaults=True):
     compensated_by: str
     input: msgspec.Raw
     result: msgspec.Raw
+
+
+class MovedResults(msgspec.Struct, array_like=True):
+    """Results of a step that are in parts beside the record, see record_parts."""
+
+    parts: int = 0
+    bytes: int = 0
+
+
+class MovedCompensations(msgspec.Struct, array_like=True):
+    """Compensations that are in parts beside the record. They are older than those in it."""
+
+    parts: int = 0
+    count: int = 0
+    steps: list[str] = []  # of the newest ones, oldest first
+    kinds: list[tuple[str, int]] = []  # events that are looked for in the parts, each with the part that is next
 
 
 class FailedStep(msgspec.Struct, omit_defaults=True):
@@ -67,14 +89,18 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     priority: int = 0
     table: str | None = None  # the pinned trigger table of a versioned flow
     version: str | None = None  # of the flow, when the run started
-    steps: dict[str, StepCounts] = {}
+    steps: dict[str, StepCounts] = {}  # without those in `done`
+    done: str = ""  # the names of steps that were started once and have completed, each between two spaces
     pending_joins: dict[str, dict[str, msgspec.Raw]] = {}  # step -> kind -> data of the events received so far
     results: dict[str, dict[str, msgspec.Raw]] = {}  # of last steps: step -> n -> result
-    results_bytes: int = 0
+    results_bytes: int = 0  # of the moved ones too
+    moved_results: dict[str, MovedResults] = {}
     list_results: list[str] = []  # last steps with mode "each": their results form a list
     dropped_results: list[str] = []  # last steps whose results are too large to keep
     followed: list[str] = []  # steps with mode "each" that another step followed: they are not last steps
     compensations: list[Compensation] = []  # oldest first
+    moved_compensations: MovedCompensations | None = None
+    lost_compensations: bool = False  # a part of them could not be read: some steps were not compensated
     failures: list[FailedStep] = []
     failed: int = 0
     tags: dict[str, str] = {}
@@ -85,7 +111,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     has_called: bool = False  # it has called other runs, which follow it
     cancel_reason: str | None = None  # of a run that another one called
     waiting: list[str] = []  # suspended instances, `step#n`
-    routed: int = 0  # events that a worker was to route
+    routed: int = 0  # events that a worker was to route, and parts that it was to read
     routing: int = 0  # those that it has not yet
     trace: str | None = None  # the `traceparent` of what started the run
     job_ids: dict[str, list[str]] = {}  # step -> the `opts.jobId` of its instances, for steps whose `map` returns one
@@ -126,23 +152,54 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
 
     @property
     def open(self) -> int:
-        """The number of step instances that are queued, running or waiting, and of events that are being routed."""
+        """The number of step instances that are queued, running or waiting, and of the engine's jobs in the run."""
         return sum(counts.open for counts in self.steps.values()) + self.routing
 
     @property
     def closed(self) -> bool:
         return self.status in CLOSED
 
+    @property
+    def started(self) -> int:
+        """The number of step instances that were started."""
+        return sum(counts.started for counts in self.steps.values()) + max(self.done.count(" ") - 1, 0)
+
+    def started_of(self, step: str) -> int:
+        """Return how many instances of a step were started."""
+        counts = self.steps.get(step)
+        return counts.started if counts is not None else int(self._is_done(step))
+
+    def _is_done(self, step: str) -> bool:
+        return f" {step} " in self.done
+
     def counts_of(self, step: str) -> StepCounts:
+        """Return the counts of a step, to change them."""
         found = self.steps.get(step)
         if found is None:
             found = self.steps[step] = StepCounts()
+            if self._is_done(step):
+                found.started, found.completed = _RAN_ONCE.started, _RAN_ONCE.completed
+                self.done = self.done.replace(f" {step} ", " ", 1)
         return found
+
+    def list_counts(self) -> Iterator[tuple[str, StepCounts]]:
+        """Yield every step that was started, with its counts."""
+        yield from ((step, _RAN_ONCE) for step in self.done.split())
+        yield from self.steps.items()
+
+    def count_completed(self, step: str) -> None:
+        """Count an instance of a step as completed."""
+        counts = self.counts_of(step)
+        counts.open -= 1
+        counts.completed += 1
+        if counts == _RAN_ONCE:
+            del self.steps[step]
+            self.done = f"{self.done or ' '}{step} "
 
     def keep_result(self, step: str, n: int, result: bytes, each: bool = False) -> None:
         if result == NULL or step in self.followed or step in self.dropped_results:
             return  # a step that returns None adds nothing to the run's result
-        if self.results_bytes + len(result) > MAX_PAYLOAD_BYTES and self.results:
+        if self.results_bytes + len(result) > MAX_PAYLOAD_BYTES and (self.results or self.moved_results):
             # One result alone is as large as a result may be.
             self._drop_results(step)  # the run returns no result then, so the record need not keep them
             self.dropped_results.append(step)
@@ -164,6 +221,8 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
 
     def _drop_results(self, step: str) -> None:
         self.results_bytes -= sum(len(bytes(result)) for result in self.results.pop(step, {}).values())
+        if step in self.moved_results:
+            self.results_bytes -= self.moved_results.pop(step).bytes
 
     def result(self) -> bytes | None:
         """Return the run's result: that of its last step, or a mapping of them if it ended in several.
@@ -180,7 +239,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     def _merge_results(self, step: str, found: dict[str, msgspec.Raw]) -> msgspec.Raw:
         if step in self.list_results:  # in the order of their events; null for an instance that returned None
             nothing = msgspec.Raw(NULL)
-            return msgspec.Raw(encode([found.get(str(n), nothing) for n in range(1, self.counts_of(step).started + 1)]))
+            return msgspec.Raw(encode([found.get(str(n), nothing) for n in range(1, self.started_of(step) + 1)]))
         if list(found) == ["1"]:
             return found["1"]
         return msgspec.Raw(encode([found[n] for n in sorted(found, key=int)]))

@@ -161,7 +161,8 @@ class StepWork:
             if decision is None:
                 return Conflict(version, data)
             builder = self._engine.unit_builder(self._run, record, self._table)
-            return Unit(self._engine.new_unit_id(), claim=self.claim, run=builder.run_write(decision, version))
+            run = builder.run_write(decision, version)
+            return Unit(self._engine.new_unit_id(), claim=self.claim, run=run, state=decision.parts)
 
         return CommitRequest(build, run=self._run, version=self.claim.version, record=self.claim.record)
 
@@ -258,7 +259,7 @@ class StepWork:
                 ],
                 memos=writes.memos,
                 waits=writes.waits,
-                state=state,
+                state=[*state, *decision.parts] if decision is not None and decision.parts else state,
                 progress=output.progress,
             )
 

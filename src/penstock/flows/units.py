@@ -13,9 +13,10 @@ from ..core.payload import DECODE_ERRORS, unpack
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import TriggerTable
 from ..ports.store import JobRow
-from ..ports.unit import DELIVERIES, ROUTE, Claim, NewEvent, NewJob, RunWrite, Started
+from ..ports.unit import DELIVERIES, READ_PARTS, ROUTE, Claim, NewEvent, NewJob, RunWrite, Started
 from ..worker.child_runs import end_jobs
 from .decide import Decision, Route, StepStart
+from .record_parts import PartLoad
 from .run_index import failed_keys, start_keys
 from .run_record import CANCELLED, RunRecord, encode
 
@@ -99,6 +100,7 @@ class UnitBuilder:
         """Return the jobs of the steps that start and, if the run has ended, what tells the run that called it."""
         jobs = [self._job(start, decision.record, due) for start in decision.starts]
         jobs += [self._route_job(route) for route in decision.routes]
+        jobs += [self._parts_job(load) for load in decision.loads]
         record = decision.record
         if record.parent is not None and record.closed:
             jobs += end_jobs(self._run, version, record.parent)
@@ -106,6 +108,9 @@ class UnitBuilder:
 
     def _route_job(self, route: Route) -> NewJob:
         return NewJob(f"{self._run}.--route.{route.n}", DELIVERIES, ROUTE, encode(route), run=self._run)
+
+    def _parts_job(self, load: PartLoad) -> NewJob:
+        return NewJob(f"{self._run}.--parts.{load.n}", DELIVERIES, READ_PARTS, encode(load), run=self._run)
 
     def _job(self, start: StepStart, record: RunRecord, due: int) -> NewJob:
         step = self._table.steps[start.step]

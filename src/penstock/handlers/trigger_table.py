@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -25,22 +26,29 @@ class TableStep(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
 
 class TriggerTable(msgspec.Struct, omit_defaults=True, rename="camel", dict=True):
-    """All steps of a flow. The listeners of a kind are cached."""
+    """All steps of a flow. The listeners of all kinds are collected once."""
 
     flow: str
     entry: str
     steps: dict[str, TableStep]
     version: str | None = None
 
-    def __post_init__(self) -> None:
-        self._listeners: dict[str, tuple[str, ...]] = {}
-
-    def listeners(self, kind: str) -> tuple[str, ...]:
+    def listeners(self, kind: str) -> Sequence[str]:
         """Return the steps that a kind of event starts."""
-        found = self._listeners.get(kind)
-        if found is None:
-            found = self._listeners[kind] = tuple(name for name, step in self.steps.items() if kind in step.kinds)
+        return self._listeners.get(kind, ())
+
+    @cached_property
+    def _listeners(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name, step in self.steps.items():
+            for kind in dict.fromkeys(step.kinds):
+                found.setdefault(kind, []).append(name)
         return found
+
+    @cached_property
+    def compensating_kinds(self) -> frozenset[str]:
+        """The kinds of events that compensate steps."""
+        return frozenset(kind for step in self.steps.values() for kind in step.compensate_on)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -40,6 +40,7 @@ CANCEL_RUN = "cancel-run"
 FOLLOW_PARENT = "follow-parent"
 ALERT = "alert"  # send an alert to the webhook
 ROUTE = "route"  # a job of a run: evaluates a `when` or `map` of another language
+READ_PARTS = "read-parts"  # a job of a run: reads parts of its record that are kept beside it
 
 
 class NewEvent(msgspec.Struct, frozen=True):

@@ -43,6 +43,10 @@ SCENARIOS = {
     "fan_out_compensation": Scenario("runs", (100, 1_000, 5_000), "instance"),
     "fan_out_undone": Scenario("runs", (100, 1_000, 5_000), "instance"),
     "waits": Scenario("runs", (100, 1_000), "wait"),
+    "queues": Scenario("queues", (1, 1_000), "job"),
+    "queues_spread": Scenario("queues", (1, 1_000), "job"),
+    "queues_pickup": Scenario("queues", (1, 1_000), "job"),
+    "gather": Scenario("queues", (1, 10_000), "job"),
 }
 
 

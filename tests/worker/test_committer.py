@@ -105,6 +105,9 @@ class BusyWorker:
     def __init__(self, active: int) -> None:
         self.active = active
 
+    def note_jobs(self, _units: Any) -> None:
+        return None
+
     def request_claims(self, _finishing: Counter[str]) -> None:
         return None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -62,6 +62,10 @@ class ClaimSource(Protocol):
     @property
     def active(self) -> int:
         """Return how many attempts the worker holds."""
+        ...
+
+    def note_jobs(self, units: Sequence[Unit]) -> None:
+        """Take note of the jobs that the next commit adds."""
         ...
 
     def request_claims(self, finishing: Counter[str]) -> ClaimRequest | None:
@@ -338,7 +342,10 @@ class Committer:
         finishing = Counter(
             request.slot_queue for request in batch if request.slot_queue is not None and not request.has_freed_slot
         )
-        claim_request = worker.request_claims(finishing) if worker is not None else None
+        claim_request = None
+        if worker is not None:
+            worker.note_jobs(units)
+            claim_request = worker.request_claims(finishing)
         claimed: ClaimBatch | None = None
         instrumentation = self._instrumentation
         started = time.perf_counter() if instrumentation is not None else 0.0

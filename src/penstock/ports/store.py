@@ -95,6 +95,10 @@ class Listener(Protocol):
         """Wake the listener as a signal would."""
         ...
 
+    def take_topics(self) -> set[str]:
+        """Return the topics that were signalled since the last call; `*` stands for any topic."""
+        ...
+
 
 class Signals(Protocol):
     """Wake-ups: without data, sometimes spurious, at most 50 ms late across processes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -460,10 +461,13 @@ class ClaimRequest(msgspec.Struct, frozen=True):
 
 
 class ClaimBatch(msgspec.Struct, frozen=True):
-    """Claimed jobs, and when the next job of the requested queues is due, by the store's clock."""
+    """Claimed jobs, and when the next job of the requested queues is due, by the store's clock.
+
+    `drained` are requested queues that had no due job left. A store may leave some out."""
 
     claims: list[Claim] = []
     next_due: int | None = None
+    drained: Sequence[str] = ()
 
 
 class CommitReply(msgspec.Struct, frozen=True):

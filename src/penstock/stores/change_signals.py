@@ -6,15 +6,28 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+ANY_TOPIC = "*"
+
 
 class TopicListener:
     """Waits for changes. A change before `wait` is not missed: the next `wait` returns at once."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
+        self._topics: set[str] = set()
 
     def notify(self) -> None:
         self._changed.set()
+
+    def note(self, topic: str) -> None:
+        """Wake the listener for a topic."""
+        self._topics.add(topic)
+        self._changed.set()
+
+    def take_topics(self) -> set[str]:
+        """Return what changed since the last call; `*` stands for any topic."""
+        topics, self._topics = self._topics, set()
+        return topics
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait for a change. Return False if there was none within `timeout` seconds."""
@@ -52,12 +65,12 @@ class TopicSignals:
         # A commit changes many topics, and hardly any has a listener.
         for topic in self._listeners.keys() & topics:
             for listener in self._listeners[topic]:
-                listener.notify()
+                listener.note(topic)
 
     def notify_all(self) -> None:
         for listeners in self._listeners.values():
             for listener in listeners:
-                listener.notify()
+                listener.note(ANY_TOPIC)
 
     @property
     def has_listeners(self) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 
 from ..core.clock import Clock
 from ..core.errors import StoreError
 from ..core.outage_retry import OutageLog
 from ..ports.store import Listener, Store
-from ..ports.unit import Claim, ClaimBatch, ClaimRequest
+from ..ports.unit import Claim, ClaimBatch, ClaimRequest, Unit
 from ..telemetry.instrumentation import Instrumentation
+from .asked_queues import AskedQueues
 from .capacity import CapacityTracker, QueueLimits
 
 MAX_IDLE_S = 5.0  # between two polls when no signal comes
@@ -40,7 +41,7 @@ class ClaimPoller:
         may_claim: Callable[[], bool],
         accept: Callable[[Claim], None],
     ) -> None:
-        self.queues = queues
+        self._asked_queues = AskedQueues(queues)
         self.next_due: int | None = None  # when the store has more to claim, by its last answer
         self._store = store
         self._clock = clock
@@ -57,6 +58,11 @@ class ClaimPoller:
         self._wakes_at = 0.0  # by the loop's time, which no clock can set; a signal may come earlier
         self._asked: asyncio.Future[bool] | None = None  # see `poll_once`
 
+    @property
+    def queues(self) -> Mapping[str, QueueLimits]:
+        """The queues that the worker claims from."""
+        return self._asked_queues.all
+
     async def run(self, stopping: asyncio.Event) -> None:
         """Poll until stopped: at once after a signal, and whenever a job is due."""
         while not stopping.is_set():
@@ -72,7 +78,7 @@ class ClaimPoller:
 
     def change_queues(self, queues: dict[str, QueueLimits]) -> None:
         """Claim from other queues, or with other limits, from now on."""
-        self.queues = queues
+        self._asked_queues = AskedQueues(queues)
         self.poll_soon()
 
     def poll_soon(self) -> None:
@@ -89,6 +95,8 @@ class ClaimPoller:
     async def _poll(self, stopping: asyncio.Event) -> None:
         asked, self._asked = self._asked, None
         self._capacity.note_poll()
+        if asked is not None:
+            self._asked_queues.ask_all()
         request = self.request_claims(Counter())
         if request is None:
             _answer(asked, False)
@@ -131,13 +139,35 @@ class ClaimPoller:
     def active(self) -> int:
         return len(self._held)
 
+    def note_jobs(self, units: Sequence[Unit]) -> None:
+        if not self._asked_queues.are_few:
+            self._asked_queues.note_signals(f"queue:{job.queue}" for unit in units for job in unit.jobs)
+
     def request_claims(self, finishing: Counter[str]) -> ClaimRequest | None:
-        return self._capacity.request(self.queues, finishing) if self._may_claim() else None
+        if not self._may_claim():
+            return None
+        self._note_signals()
+        is_due = self.next_due is not None and self.next_due <= self._clock.now_ms()
+        if is_due and not self._asked_queues.are_few:
+            self.next_due = None  # all queues are asked now, some at a time: their answers tell the next one
+        queues = self._asked_queues.choose(self._loop.time(), is_due)
+        request = self._capacity.request(queues, finishing)
+        if request is not None:
+            self._asked_queues.note_request(request, queues)
+        return request
+
+    def _note_signals(self) -> None:
+        if self._listener is not None and (topics := self._listener.take_topics()):
+            self._asked_queues.note_signals(topics)
 
     def take_claims(self, request: ClaimRequest, finishing: Counter[str], claimed: ClaimBatch | None) -> None:
         if claimed is None:
             claimed = ClaimBatch(next_due=self._clock.now_ms() + CLAIM_RETRY_MS)
         if self._capacity.settle(request, finishing, claimed.claims):
+            self.poll_soon()
+        self._note_signals()
+        self._asked_queues.note_answer(request, claimed.drained)
+        if self._asked_queues.has_unasked and len(claimed.claims) < (request.limit or 0):
             self.poll_soon()
         self.next_due = self._earliest_due(request, claimed.next_due)
         if self._loop.time() + self._idle_s(claimed.next_due) < self._wakes_at - SAME_MOMENT_S:
@@ -148,14 +178,19 @@ class ClaimPoller:
             self._accept(claim)
 
     def release_slots(self, ended: Counter[str], request: ClaimRequest | None) -> None:
-        if self._capacity.release(ended, request):
+        asked = self._asked_queues
+        asked.note_room(ended, request)
+        is_missing = self._capacity.release(ended, request)
+        if is_missing and (asked.are_few or request is None or asked.has_unasked):
             self.poll_soon()  # a slot is free, and no commit requested a job for it
 
     def _earliest_due(self, request: ClaimRequest, due: int | None) -> int | None:
         """Return when there is more to claim. An answer covers only the queues of its request, and a queue without a
         free slot is in none: what is known of the others stays valid."""
         known = self.next_due
-        if known is None or known <= self._clock.now_ms() or len(request.queues) == len(self.queues):
+        if known is None or len(request.queues) == len(self.queues):
+            return due
+        if known <= self._clock.now_ms() and self._asked_queues.are_few:
             return due
         return known if due is None else min(known, due)
 

@@ -47,7 +47,7 @@ async def commit_units(
     receipts = _read_receipts(units, encoded, row, touched)
     claimed = ClaimBatch()
     if request is not None:
-        claimed = ClaimBatch(_read_claims(row, secret, touched), row["next_due"])
+        claimed = ClaimBatch(_read_claims(row, secret, touched), row["next_due"], row["drained"])
         # The worker that asked has just received every due job of these queues: it need not be woken for them.
         touched.difference_update(f"queue:{queue}" for queue in row["drained"])
     if row["deliveries"]:
@@ -71,7 +71,9 @@ async def finish_jobs(
     row = await connection.fetchrow(sql.finish_jobs, *arguments)
     assert row is not None
     receipts = _read_finished(ordered, row, touched)
-    claimed = ClaimBatch(_read_claims(row, secret, touched), row["next_due"]) if request is not None else ClaimBatch()
+    claimed = ClaimBatch()
+    if request is not None:
+        claimed = ClaimBatch(_read_claims(row, secret, touched), row["next_due"], row["drained"] or ())
     if ordered != [*units]:
         by_job = dict(zip(map(job_pk, ordered), receipts, strict=True))
         receipts = [by_job[job_pk(unit)] for unit in units]

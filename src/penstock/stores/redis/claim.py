@@ -56,7 +56,7 @@ def _demand(demand: QueueDemand) -> tuple[Part, ...]:
 def claims(reply: Any) -> ClaimBatch:
     """Return the claimed jobs and when to claim again."""
     now, due = reply[2:4]
-    return ClaimBatch([_claim(row, now) for row in _rows(reply)], due)
+    return ClaimBatch([_claim(row, now) for row in _rows(reply)], due, _drained_queues(reply))
 
 
 def scheduled_jobs(reply: Any) -> list[ScheduledJob]:
@@ -78,7 +78,11 @@ def topics(reply: Any) -> set[str]:
 
 def drained(reply: Any) -> set[str]:
     """Return the topics of queues without a due job."""
-    return {f"queue:{queue}" for queue in reply[5].decode().split("\n")} if reply[5] else set()
+    return {f"queue:{queue}" for queue in _drained_queues(reply)}
+
+
+def _drained_queues(reply: Any) -> list[str]:
+    return reply[5].decode().split("\n") if reply[5] else []  # type: ignore[no-any-return]
 
 
 def _rows(reply: list[Any]) -> list[list[Any]]:

@@ -41,7 +41,7 @@ class Claimer:
         for demand in request.queues:
             if request.limit is None or len(claims) < request.limit:
                 times += self._claim(demand, request, claims)
-        return ClaimBatch(claims, min((time for time in times if time is not None), default=None))
+        return ClaimBatch(claims, min((time for time in times if time is not None), default=None), self.emptied)
 
     def _claim(self, demand: QueueDemand, request: ClaimRequest, claims: list[Claim]) -> tuple[int | None, ...]:
         """Claim jobs of one queue. Return the times when more may be due."""

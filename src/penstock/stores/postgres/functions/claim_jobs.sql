@@ -68,6 +68,9 @@ BEGIN
   FOREACH q IN ARRAY request.queues LOOP
     i := i + 1;
     next_due := least(next_due, held_until[i]);
+    IF paused[i] IS NULL THEN
+      drained := drained || q.queue;  -- it never had a job
+    END IF;
     CONTINUE WHEN cardinality(taken) >= request.wanted OR coalesce(paused[i], true);
     IF first_due[i] <= now OR first_lease[i] <= now THEN
       UPDATE penstock.jobs SET state = 0 WHERE pk = ANY (ARRAY(

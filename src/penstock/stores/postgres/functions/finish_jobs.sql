@@ -32,15 +32,17 @@ DECLARE
   new_stamp bigint;
 BEGIN
   now := penstock.now_ms(now_override);
-  SELECT min(least(x.due, x.lease)), sum(x.waiting), bool_or(x.held) OR sum(x.runs) > 0 OR min(least(x.due, x.lease)) <= now
-  INTO next_due, waiting, is_rare FROM (
-    SELECT (SELECT min(j.due) FROM penstock.jobs AS j WHERE j.queue = w.queue AND j.state = 1) AS due,
+  SELECT min(least(x.due, x.lease)), sum(x.waiting), bool_or(x.held) OR sum(x.runs) > 0 OR min(least(x.due, x.lease)) <= now,
+         array_agg(x.queue) FILTER (WHERE x.waiting = 0)
+  INTO next_due, waiting, is_rare, drained FROM (
+    SELECT w.queue, (SELECT min(j.due) FROM penstock.jobs AS j WHERE j.queue = w.queue AND j.state = 1) AS due,
            (SELECT min(j.lease) FROM penstock.jobs AS j WHERE j.queue = w.queue AND j.state = 2) AS lease,
            (SELECT true FROM penstock.queue_holds AS h WHERE h.queue = w.queue AND h.until > now) AS held, f.waiting, f.runs
-    FROM unnest(request.queues) AS w JOIN penstock.queues AS k ON k.name = w.queue AND NOT k.paused, LATERAL (
+    FROM unnest(request.queues) AS w LEFT JOIN penstock.queues AS k ON k.name = w.queue, LATERAL (
       SELECT count(*) AS waiting, count(p.run) AS runs FROM (
         SELECT j.run FROM penstock.jobs AS j WHERE j.queue = w.queue AND j.state = 0
-        ORDER BY j.priority, j.pk LIMIT max_claims) AS p) AS f) AS x;
+        ORDER BY j.priority, j.pk LIMIT max_claims) AS p) AS f
+    WHERE k.paused IS NOT TRUE) AS x;
   IF is_rare THEN
     SELECT c.* INTO now, verdicts, refusals, added, key_holders, event_times, event_seqs, deliveries, woken, claims,
                     claimed_memos, drained, next_due

@@ -19,6 +19,8 @@ from penstock.core.errors import (
     WaitTimeout,
 )
 from penstock.core.ids import BadId
+from penstock.core.redaction import Redactor
+from penstock.jobs.engine import MAX_SHOWN_INPUT_BYTES
 from penstock.jobs.reducer import reduce_job
 from penstock.testing.clock import FakeClock
 
@@ -263,3 +265,25 @@ async def test_a_module_job_runs_every_name_and_a_named_job_only_its_own(app: An
         assert await a.jobs.result(await a.enqueue("q"), timeout=20) == "anything"
         assert await a.jobs.result(await a.enqueue("q", name="other"), timeout=20) == "anything"
         assert await a.jobs.result(await a.enqueue("q", name="special"), timeout=20) == "special"
+
+
+async def test_a_large_input_is_stored_once_and_not_redacted(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its event has its size. Redaction would read it, and only people need that."""
+    redacted: list[int] = []
+    redact = Redactor.redact_json
+    monkeypatch.setattr(Redactor, "redact_json", lambda self, data: redacted.append(len(data)) or redact(self, data))
+    got: list[int] = []
+
+    @job(queue="letters")
+    async def letter(text: str) -> None:
+        got.append(len(text))
+
+    async with app(letter) as a, a.workers.background():
+        for length in (60_000, MAX_SHOWN_INPUT_BYTES - 2):
+            await a.jobs.result(await a.enqueue(letter, "x" * length))
+        large, small = await a.job_events("letters", "job.added")
+        assert (large.data, large.meta["inputBytes"]) == (None, 60_002)
+        assert len(small.data) == MAX_SHOWN_INPUT_BYTES - 2
+        assert "inputBytes" not in small.meta
+    assert got == [60_000, MAX_SHOWN_INPUT_BYTES - 2]
+    assert max(redacted) < 2 * MAX_SHOWN_INPUT_BYTES

@@ -54,6 +54,7 @@ from ..worker.unreadable import mark_options
 from .dead_letters import build_dead_letter
 
 # A newer worker may know a job that this one does not: retry it for a while before it becomes a dead letter.
+MAX_SHOWN_INPUT_BYTES = 4096  # a larger input is stored once, with the job, and not in its event
 UNKNOWN_HANDLER_RETRY = RetryPolicy(attempts=5, backoff=Backoff("fixed", 5000, jitter=False))
 
 
@@ -168,7 +169,10 @@ def new_job(
     added_meta = {**meta, "due": to_iso(due)} if due else meta
     if parent is not None:
         added_meta = {**added_meta, "parent": parent}
-    added = bodies.encode(EventBody("job.added", id, correlation_id=corr, data=msgspec.Raw(payload), meta=added_meta))
+    shown = msgspec.Raw(payload) if len(payload) <= MAX_SHOWN_INPUT_BYTES else None
+    if shown is None:
+        added_meta = {**added_meta, "inputBytes": len(payload)}
+    added = bodies.encode(EventBody("job.added", id, correlation_id=corr, data=shown, meta=added_meta))
     return NewJob(
         id,
         queue,

@@ -46,6 +46,8 @@ SCENARIOS = {
     "queues": Scenario("queues", (1, 1_000), "job"),
     "queues_spread": Scenario("queues", (1, 1_000), "job"),
     "queues_pickup": Scenario("queues", (1, 1_000), "job"),
+    "readers_own": Scenario("readers", (100, 1_000), "event"),
+    "readers_one": Scenario("readers", (1, 1_000), "event"),
     "payload": Scenario("payloads", (100, 60_000), "job"),
     "gather": Scenario("queues", (1, 10_000), "job"),
 }

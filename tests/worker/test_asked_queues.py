@@ -54,7 +54,7 @@ def test_a_request_never_names_more_than_the_limit() -> None:
     worker = Worker()
     worker.jobs = set(MANY)
     rounds = [worker.ask() for _ in range(40)]
-    assert {len(names) for names in rounds} == {MAX_ASKED}
+    assert max(len(names) for names in rounds) == MAX_ASKED
     assert set().union(*rounds[20:]) == set(MANY), "each of them gets its turn"
 
 
@@ -111,7 +111,7 @@ def test_a_few_queues_are_always_asked() -> None:
 
 
 @pytest.mark.parametrize("in_worker", [True, False])
-async def test_jobs_of_many_queues_run(app: Any, in_worker: bool) -> None:
+async def test_jobs_of_many_queues_run(app: Any, url: str, in_worker: bool) -> None:
     """On every store: of the same process and of another one, delayed ones too. There is no polling."""
     ran: set[str] = set()
     asked: list[int] = []
@@ -133,7 +133,7 @@ async def test_jobs_of_many_queues_run(app: Any, in_worker: bool) -> None:
 
         a.store.commit = count
         async with a.workers.background():
-            sender = a if in_worker else other
+            sender = a if in_worker or "memory" in url else other
             for n in (5, 100, 180):
                 await sender.enqueue(f"q{n}", 0)
                 await sender.enqueue(f"q{n}", 1, delay=0.05)

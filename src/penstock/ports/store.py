@@ -111,6 +111,11 @@ class Signals(Protocol):
         """Listen to topics inside a `with` block."""
         ...
 
+    @property
+    def listeners(self) -> int:
+        """How many listeners there are. Each also polls, more rarely if they are many."""
+        ...
+
     def notify_all(self) -> None:
         """Wake every listener: another process has written, or a test has moved its clock."""
         ...

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 ANY_TOPIC = "*"
+STREAM_TOPIC = "stream:"
 
 
 class TopicListener:
@@ -46,15 +47,18 @@ class TopicSignals:
 
     def __init__(self) -> None:
         self._listeners: dict[str, set[TopicListener]] = {}
+        self.listeners = 0
 
     @contextmanager
     def listen(self, *topics: str) -> Iterator[TopicListener]:
         listener = TopicListener()
+        self.listeners += 1
         for topic in topics:
             self._listeners.setdefault(topic, set()).add(listener)
         try:
             yield listener
         finally:
+            self.listeners -= 1
             for topic in topics:
                 others = self._listeners[topic]
                 others.discard(listener)
@@ -71,6 +75,15 @@ class TopicSignals:
         for listeners in self._listeners.values():
             for listener in listeners:
                 listener.note(ANY_TOPIC)
+
+    def fire_foreign(self, streams: Iterable[str]) -> None:
+        """Wake the listeners of these streams, and those of every topic that is not a stream: another process has
+        written, and only the streams are known."""
+        changed = {STREAM_TOPIC + stream for stream in streams}
+        for topic, listeners in self._listeners.items():
+            if topic in changed or not topic.startswith(STREAM_TOPIC):
+                for listener in listeners:
+                    listener.note(topic if topic in changed else ANY_TOPIC)
 
     @property
     def has_listeners(self) -> bool:

@@ -34,7 +34,7 @@ from ..change_signals import TopicSignals
 from ..run_search import search
 from ..server_clock import ServerClock, elapsed_ms
 from ..stream_retention import StreamSweeper
-from ..tail import follow
+from ..tail import SharedReads, follow
 from . import admin, children, events, housekeeping, monitoring, runs, schedules, state, waits
 from .address import read_address
 from .commit import commit_units, finish_jobs
@@ -65,6 +65,7 @@ class PostgresStore:
     ) -> None:
         self.address = read_address(url)
         self.signals = TopicSignals()
+        self._shared_reads = SharedReads(self.read)
         self._test_clock = None if clock is None or isinstance(clock, SystemClock) else clock
         self._server_clock = ServerClock(self._read_time)
         self._namespace = namespace
@@ -226,7 +227,7 @@ class PostgresStore:
         return await self._read(events.read, stream, after, before, limit, backward)
 
     def tail(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
-        return follow(self.read, self.signals, stream, after)
+        return follow(self._shared_reads, self.signals, stream, after)
 
     async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
         return await self._read(events.feed, after, limit)

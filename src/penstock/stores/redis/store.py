@@ -37,7 +37,7 @@ from ..change_signals import TopicSignals
 from ..run_search import RunStart, search
 from ..server_clock import ServerClock, elapsed_ms
 from ..stream_retention import StreamSweeper
-from ..tail import follow
+from ..tail import SharedReads, follow
 from . import claim as claiming
 from . import commit as committing
 from . import decode_rows, server_checks
@@ -88,6 +88,7 @@ class RedisStore:
         self.address = parse(url)
         self.url = url
         self.signals = TopicSignals()
+        self._shared_reads = SharedReads(self.read)
         # All processes use the server's clock; only a test has its own.
         self._test_clock = None if clock is None or isinstance(clock, SystemClock) else clock
         self._server_clock = ServerClock(self._read_time)
@@ -264,7 +265,7 @@ class RedisStore:
         return [decode_rows.event(stream, *entry) for entry in found]
 
     def tail(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
-        return follow(self.read, self.signals, stream, after)
+        return follow(self._shared_reads, self.signals, stream, after)
 
     def job_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
         if after:

@@ -13,6 +13,12 @@ SELECT seq, ms, body FROM events WHERE sid = ? AND seq > ? AND seq < ? ORDER BY 
 SELECT e.pos, s.name, e.seq, e.ms, e.body FROM events e JOIN streams s ON s.sid = e.sid
 WHERE e.pos > ? ORDER BY e.pos LIMIT ?;
 
+-- name: changed_streams
+SELECT DISTINCT s.name FROM events AS e JOIN streams AS s ON s.sid = e.sid WHERE e.pos > ?;
+
+-- name: last_position
+SELECT seq FROM streams WHERE name = '';
+
 -- name: last_feed_item
 SELECT e.pos, s.name, e.seq, e.ms, e.body FROM events e JOIN streams s ON s.sid = e.sid ORDER BY e.pos DESC LIMIT 1;
 

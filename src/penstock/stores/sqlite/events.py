@@ -161,6 +161,15 @@ def read(
     return [decode_event(stream, seq, ms, body) for seq, ms, body in rows]
 
 
+def changed_streams(cursor: apsw.Cursor, after: int | None) -> tuple[list[str] | None, int]:
+    """Return the streams with events after a position, or None without one, and the last position."""
+    row = cursor.execute(ADMIN.last_position).fetchone()
+    last = int(row[0]) if row else 0
+    if after is None:
+        return None, last
+    return [str(name) for (name,) in cursor.execute(ADMIN.changed_streams, (after,))], last
+
+
 def feed(cursor: apsw.Cursor, after: str | None, limit: int) -> list[FeedItem]:
     """Return events of all streams after a cursor, or the last one without a cursor."""
     if after is None:

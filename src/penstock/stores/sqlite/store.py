@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import apsw
@@ -35,7 +36,7 @@ from ..change_signals import TopicSignals
 from ..namespace_owner import check_owner
 from ..run_search import search
 from ..stream_retention import StreamSweeper
-from ..tail import follow
+from ..tail import SharedReads, follow
 from . import admin, children, events, housekeeping, monitoring, runs, schedules, state, waits
 from .commit import commit
 from .connection import MEMORY
@@ -47,6 +48,7 @@ from .writer import Writer
 T = TypeVar("T")
 log = logging.getLogger("penstock.store")
 
+FEW_LISTENERS = 32
 SMALL_COMMIT_ROWS = 16  # jobs and events that a small commit claims and writes
 
 
@@ -61,6 +63,10 @@ class SqliteStore:
     ) -> None:
         self.path = path
         self.signals = TopicSignals()
+        self._shared_reads = SharedReads(self.read)
+        self._seen_position: int | None = None  # of the events of other processes that listeners were notified of
+        self._looking: asyncio.Task[None] | None = None
+        self._looks_again = False
         self.clock = clock or SystemClock()
         self._namespace = namespace
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -85,6 +91,9 @@ class SqliteStore:
 
     async def close(self) -> None:
         self._loop = None
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait((self._looking,))
         await asyncio.to_thread(self._reader.close)
         await asyncio.to_thread(self._writer.close)
 
@@ -133,7 +142,7 @@ class SqliteStore:
         return await self._reader.run(lambda c: events.read(c, stream, after, before, limit, backward))
 
     def tail(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
-        return follow(self.read, self.signals, stream, after)
+        return follow(self._shared_reads, self.signals, stream, after)
 
     async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
         return await self._reader.run(lambda c: events.feed(c, after, limit))
@@ -366,10 +375,35 @@ class SqliteStore:
         return {"store": "sqlite", "path": self.path, "sqlite": apsw.sqlite_lib_version(), "bytes": size}
 
     def _on_foreign_commit(self) -> None:
-        """Notify all listeners that another process has committed. Runs on the writer's thread."""
+        """Notify the listeners that another process has committed. Runs on the writer's thread."""
         loop = self._loop
         if loop is not None and self.signals.has_listeners:
-            _call_soon(loop, self.signals.notify_all)
+            _call_soon(loop, self._notify_of_foreign_commit)
+
+    def _notify_of_foreign_commit(self) -> None:
+        """Notify all listeners if they are few. Of many readers, notify those whose stream has new events."""
+        if self.signals.listeners <= FEW_LISTENERS:
+            self._seen_position = None
+            self.signals.notify_all()
+        elif self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._signal_changed_streams())
+        else:
+            self._looks_again = True
+
+    async def _signal_changed_streams(self) -> None:
+        self._looks_again = True
+        while self._looks_again:
+            self._looks_again = False
+            try:
+                look = partial(events.changed_streams, after=self._seen_position)
+                streams, self._seen_position = await self._reader.run(look)
+            except Exception as problem:
+                log.debug("cannot tell which streams another process changed: %s", problem)
+                self._seen_position, streams = None, None
+            if streams is None:
+                self.signals.notify_all()
+            else:
+                self.signals.fire_foreign(streams)
 
 
 def _is_small(units: Sequence[Unit], request: ClaimRequest | None) -> bool:

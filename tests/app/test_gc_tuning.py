@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from penstock import App, job
-from penstock.app.gc_tuning import GC_THRESHOLD_OBJECTS, reduce_collections
+from penstock.commit.committer import MANY_PENDING
+from penstock.core.gc_tuning import GC_THRESHOLD_OBJECTS, reduce_collections
+from penstock.testing import until
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +34,23 @@ async def test_a_running_worker_raises_the_gc_threshold() -> None:
         await app.jobs.result(await app.enqueue("look"), timeout=20)
     assert seen == [(GC_THRESHOLD_OBJECTS, 10, 10)]
     assert gc.get_threshold() == (700, 10, 10)
+
+
+async def test_many_waiting_commands_raise_the_gc_threshold() -> None:
+    """They are no garbage: with `gather`, the collector looked at all of them again and again."""
+    async with App(url="sqlite:///:memory:") as app:
+        commit, seen = app.store.commit, set()
+
+        async def look(units: Any, request: Any = None) -> Any:
+            seen.add(gc.get_threshold()[0])
+            return await commit(units, request)
+
+        app.store.commit = look  # type: ignore[method-assign]
+        await asyncio.gather(*(app.enqueue("few") for _ in range(MANY_PENDING - 1)))
+        assert seen == {700}
+        await asyncio.gather(*(app.enqueue("many") for _ in range(MANY_PENDING)))
+        assert seen == {700, GC_THRESHOLD_OBJECTS}
+        await until(lambda: gc.get_threshold() == (700, 10, 10))
 
 
 def test_the_last_worker_restores_the_gc_threshold() -> None:

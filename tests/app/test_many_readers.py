@@ -141,5 +141,3 @@ async def test_a_commit_of_another_process_wakes_the_readers_of_its_streams(
             await until(lambda n=n: got[streams[7]] == n - 1)  # type: ignore[misc]
         await stop(tasks)
     assert reads.keys() <= {streams[0], streams[7]}
-
-

@@ -17,6 +17,7 @@ from .. import __version__
 from ..commit.runtime import Runtime
 from ..core.argument_checks import check_arguments, check_count
 from ..core.errors import ConfigError, StoreError, UnknownQueue
+from ..core.gc_tuning import reduce_collections
 from ..core.ids import check_id, check_name
 from ..flows.start_on import StartOnWaits
 from ..handlers.registry import Registry
@@ -37,7 +38,6 @@ from ..worker.run_scope import WorkScope
 from ..worker.worker import Worker
 from .alert_service import ServiceFactory
 from .arguments import check_list
-from .gc_tuning import reduce_collections
 from .idleness import IdleDetector, IdleReport
 from .inspections import Inspections
 from .queue_limits import FOLLOW_INTERVAL_S, LimitOverride, LimitOverrides, apply_overrides, declared_limits

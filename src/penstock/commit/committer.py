@@ -11,11 +11,13 @@ import asyncio
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Protocol
 
 import msgspec
 
 from ..core.errors import BlobUnavailable, BrokenQueue, StoreError, StoreUnavailable
+from ..core.gc_tuning import reduce_collections
 from ..core.outage_retry import OutageLog
 from ..core.payload import lift_limits_here
 from ..ports.blobs import LoadsClaims
@@ -40,6 +42,9 @@ from .rate_counter import RateCounter
 
 MAX_BATCH = 500
 MIN_CONCURRENT_BATCH = 8  # fewer requests wait for the commit in flight instead of starting another one
+MANY_PENDING = (
+    200  # objects that wait for a commit are not garbage: to look at them again and again takes most of the time
+)
 MAX_COMMAND_TRIES = 4
 MAX_RETRY_PAUSE_S = 1.0
 REMEMBERED_RUNS = 2048
@@ -159,6 +164,7 @@ class Committer:
         self._runs_in_flight: set[str] = set()
         self._commands_in_flight = 0  # commits that do more than finish attempts
         self._closing = False
+        self._many = ExitStack()  # open while many requests are pending
         self._held: dict[
             CommitRequest, tuple[asyncio.TimerHandle, StoreError]
         ] = {}  # results that cannot be written now
@@ -170,6 +176,9 @@ class Committer:
             return await self._submit_with(attached, request)
         request.future = self._loop.create_future()
         self._pending.append(request)
+        if len(self._pending) == MANY_PENDING:
+            self._many.close()
+            self._many.enter_context(reduce_collections())
         if not self._flushing or len(self._pending) == MIN_CONCURRENT_BATCH:
             self._start_flush()
         return await request.future
@@ -203,6 +212,8 @@ class Committer:
         self._flush_tasks.discard(task)
         # A task that was cancelled before its first step never ran its `finally`.
         self._flushing = min(self._flushing, len(self._flush_tasks))
+        if not self._flush_tasks:
+            self._many.close()
 
     async def _flush(self) -> None:
         if self._lifts_limits:

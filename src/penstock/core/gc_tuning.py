@@ -1,4 +1,4 @@
-"""Fewer runs of Python's garbage collector while a worker runs."""
+"""Fewer runs of Python's garbage collector while a worker runs, or while many commits are waited for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _previous: list[tuple[int, int, int]] = []  # one entry for each running worker:
 
 @contextmanager
 def reduce_collections() -> Iterator[None]:
-    """Raise the collector's threshold while a worker of this process runs, unless the application has set its own."""
+    """Raise the collector's threshold in this process, unless the application has set its own."""
     current = gc.get_threshold()
     if current[0] not in _DEFAULT_THRESHOLDS and not _previous:
         yield

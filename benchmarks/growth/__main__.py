@@ -48,6 +48,8 @@ SCENARIOS = {
     "queues_pickup": Scenario("queues", (1, 1_000), "job"),
     "readers_own": Scenario("readers", (100, 1_000), "event"),
     "readers_one": Scenario("readers", (1, 1_000), "event"),
+    "waits_resolved": Scenario("waiters", (1_000, 10_000), "wait"),
+    "runs_started": Scenario("waiters", (1_000, 10_000), "run"),
     "payload": Scenario("payloads", (100, 60_000), "job"),
     "gather": Scenario("queues", (1, 10_000), "job"),
 }

@@ -331,11 +331,18 @@ ORDER BY created DESC, id DESC LIMIT $7;
 SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, stamp FROM penstock.waits
 WHERE run = $1 AND state = 'pending' AND ($2::text IS NULL OR kind = $2) AND id > $3 ORDER BY id LIMIT $4;
 
+-- name: waits_for_topic_and_keys
+-- A page of each key, in the order of the index: with `key = ANY`, each page would read all waits of the topic.
+SELECT w.* FROM unnest($2::text[]) AS k (key), LATERAL (
+  SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, stamp FROM penstock.waits AS x
+  WHERE x.state = 'pending' AND x.topic = $1 AND x.topic IS NOT NULL AND x.key = k.key AND x.id > $3 AND x.stamp < $5
+  ORDER BY x.id LIMIT $4) AS w
+ORDER BY w.id LIMIT $4;
+
 -- name: waits_for_topic
 SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, stamp FROM penstock.waits
-WHERE state = 'pending' AND topic = $1 AND topic IS NOT NULL AND ($2::text[] IS NULL OR key = ANY ($2)) AND id > $3
-  AND stamp < $5
-ORDER BY id LIMIT $4;
+WHERE state = 'pending' AND topic = $1 AND topic IS NOT NULL AND id > $2 AND stamp < $4
+ORDER BY id LIMIT $3;
 
 -- name: events_by_kind
 -- Also above the oldest open transaction: an event that was committed before a wait was created is visible when the wait looks

@@ -67,8 +67,10 @@ async def waits_for_topic(
 ) -> list[WaitRow]:
     # Topic locks order the two: an event gets its stamp before a wait for its kind is created, or after that commits.
     stamp = parse_feed_cursor(before)[0] if before is not None else LAST
-    wanted = list(keys) if keys is not None else None
-    rows = await connection.fetch(sql.waits_for_topic, topic, wanted, after or "", limit, stamp)
+    if keys is None:
+        rows = await connection.fetch(sql.waits_for_topic, topic, after or "", limit, stamp)
+    else:
+        rows = await connection.fetch(sql.waits_for_topic_and_keys, topic, list(keys), after or "", limit, stamp)
     return [_wait_row(row) for row in rows]
 
 

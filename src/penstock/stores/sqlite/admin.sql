@@ -337,9 +337,9 @@ ORDER BY created DESC, id DESC LIMIT ?7;
 SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, pos FROM waits INDEXED BY waits_by_run
 WHERE run = ?1 AND state = 'pending' AND (?2 IS NULL OR kind = ?2) AND id > ?3 ORDER BY id LIMIT ?4;
 
--- name: waits_for_topic
+-- name: waits_for_topic_and_key
 SELECT id, run, scope, kind, state, body, due, job, topic, key, created, settled, pos FROM waits INDEXED BY waits_by_topic
-WHERE state = 'pending' AND topic = ?1 AND topic IS NOT NULL AND key IN (SELECT value FROM json_each(?2)) AND id > ?3
+WHERE state = 'pending' AND topic = ?1 AND topic IS NOT NULL AND key = ?2 AND id > ?3
   AND pos < ?5
 ORDER BY id LIMIT ?4;
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import apsw
-import msgspec
 
 from ...core.events import decode_event
 from ...ports.store import FeedItem, WaitRow
@@ -62,11 +61,13 @@ def waits_for_topic(
     last = int(before) if before is not None else LAST
     if keys is None:
         rows: Any = cursor.execute(SQL.waits_for_topic_and_any_key, (topic, after or "", limit, last))
-    else:
-        rows = cursor.execute(
-            SQL.waits_for_topic, (topic, msgspec.json.encode(keys).decode(), after or "", limit, last)
-        )
-    return [_wait_row(row) for row in rows]
+        return [_wait_row(row) for row in rows]
+    # A page of each key, in the order of the index: with `key IN (…)`, each page would read all waits of the topic.
+    found: list[WaitRow] = []
+    for key in keys:
+        rows = cursor.execute(SQL.waits_for_topic_and_key, (topic, key, after or "", limit, last))
+        found += [_wait_row(row) for row in rows]
+    return sorted(found, key=lambda row: row.id)[:limit]
 
 
 def events_by_kind(cursor: apsw.Cursor, kind: str, since: str | None, after: str | None, limit: int) -> list[FeedItem]:

@@ -82,7 +82,7 @@ def drained(reply: Any) -> set[str]:
 
 
 def _drained_queues(reply: Any) -> list[str]:
-    return reply[5].decode().split("\n") if reply[5] else []  # type: ignore[no-any-return]
+    return reply[5].decode().split("\n") if reply[5] else []
 
 
 def _rows(reply: list[Any]) -> list[list[Any]]:

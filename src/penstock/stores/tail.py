@@ -76,7 +76,7 @@ _decode = msgspec.msgpack.Decoder(list[Event]).decode
 
 def _retrieve(task: asyncio.Task[list[Event]]) -> None:
     if not task.cancelled():
-        task.exception()  # whoever waited has it
+        task.exception()  # the readers that waited have it
 
 
 async def follow(read: ReadEvents, signals: Signals, stream: str, after: str | None) -> AsyncIterator[Event]:

@@ -175,6 +175,9 @@ class Source:
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
 
+    def note_jobs(self, _units: Any) -> None:
+        return None
+
     def request_claims(self, finishing: Counter[str]) -> ClaimRequest | None:
         return ClaimRequest((QueueDemand("wide", 1),), 30_000, "w", 1)
 

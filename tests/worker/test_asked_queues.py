@@ -30,7 +30,7 @@ class Worker:
 
     def answer(self, request: ClaimRequest) -> list[str]:
         names = [demand.queue for demand in request.queues]
-        self.asked.note_answer(request, [name for name in names if name not in self.jobs])
+        self.asked.note_answer(request, [name for name in names if name not in self.jobs], is_full=False)
         return names
 
     def ask(self, *, is_due: bool = False) -> list[str]:
@@ -56,6 +56,20 @@ def test_a_request_never_names_more_than_the_limit() -> None:
     rounds = [worker.ask() for _ in range(40)]
     assert max(len(names) for names in rounds) == MAX_ASKED
     assert set().union(*rounds[20:]) == set(MANY), "each of them gets its turn"
+
+
+def test_queues_that_an_answer_had_no_room_for_are_asked_again() -> None:
+    """Every queue has one job. An answer takes the first ones, and the store does not look into the others."""
+    worker = Worker()
+    left = set(MANY)
+    while worker.asked.has_unasked:
+        request = worker.request()
+        names = [demand.queue for demand in request.queues]
+        taken = [name for name in names if name in left][:50]
+        left.difference_update(taken)
+        drained = [name for name in names if name not in left and name not in taken] if len(taken) < 50 else []
+        worker.asked.note_answer(request, drained, is_full=len(taken) == 50)
+    assert not left
 
 
 def test_a_signal_names_a_queue() -> None:

@@ -97,9 +97,12 @@ class AskedQueues(Generic[T]):
         for queue in asked:
             self._unasked.pop(queue, None)
 
-    def note_answer(self, request: ClaimRequest, drained: Iterable[str]) -> None:
-        """Take note of the queues without a due job."""
+    def note_answer(self, request: ClaimRequest, drained: Iterable[str], *, is_full: bool) -> None:
+        """Take note of the queues without a due job. If there was room for no more jobs than the answer has, the store
+        may not have looked into all queues."""
         made = self._requests.pop(id(request), 0)
+        if made and is_full:
+            self._unasked.update((demand.queue, None) for demand in request.queues if demand.queue in self._hot)
         if made <= self._everything:
             return
         for queue in drained:

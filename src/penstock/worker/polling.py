@@ -166,8 +166,9 @@ class ClaimPoller:
         if self._capacity.settle(request, finishing, claimed.claims):
             self.poll_soon()
         self._note_signals()
-        self._asked_queues.note_answer(request, claimed.drained)
-        if self._asked_queues.has_unasked and len(claimed.claims) < (request.limit or 0):
+        is_full = len(claimed.claims) >= (request.limit or 0)
+        self._asked_queues.note_answer(request, claimed.drained, is_full=is_full)
+        if self._asked_queues.has_unasked and not is_full:
             self.poll_soon()
         self.next_due = self._earliest_due(request, claimed.next_due)
         if self._loop.time() + self._idle_s(claimed.next_due) < self._wakes_at - SAME_MOMENT_S:

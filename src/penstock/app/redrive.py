@@ -160,8 +160,8 @@ class Redriver:
         parent = await self._store.job(before.parent.id) if before.parent is not None else None
         if parent is not None and parent.state is JobState.FAILED:
             raise RunError(
-                f"job {id!r} cannot be redriven with a new input: its failure also failed its parent {parent.id!r}. "
-                "Redrive both with the same input, or enqueue the whole tree again"
+                f"job {id!r} cannot be redriven with a new input, because its parent {parent.id!r} failed with it. "
+                "Redrive both without changes, or enqueue the whole tree again"
             )
 
     async def _retry_in_place(self, row: JobRow, letter: DeadLetter) -> str | None:

@@ -64,8 +64,8 @@ def compile_schema(schema: dict[str, Any], what: str) -> Callable[[Any], None]:
                 raise SchemaViolation(f"{what} does not match its schema: {_explain(schema, validator, steps, value)}")
         except TooManySteps:
             raise SchemaViolation(
-                f"{what} cannot be validated: its schema takes too many steps for it; make the value smaller, or use "
-                "fewer references, large patterns and large enums in the schema"
+                f"{what} cannot be validated: the check against its schema takes too many steps. Make the value "
+                "smaller, or simplify the schema: fewer references, shorter patterns, smaller enums"
             ) from None
         except (ValueError, TypeError, RecursionError) as problem:  # what no JSON has
             raise SchemaViolation(f"{what} cannot be validated: {_first_line(problem)}") from None

@@ -219,7 +219,7 @@ def _integer(value: int, path: Path) -> int:
     if -MAX_INTEGER <= value <= MAX_INTEGER:
         return value
     raise NotJSON(
-        f"{_show(path)} is {shorten(value)}, beyond 2^53 - 1, which JavaScript cannot represent; pass it as a string"
+        f"{_show(path)} is {shorten(value)}. JavaScript cannot represent integers beyond 2^53 - 1; pass it as a string"
     )
 
 

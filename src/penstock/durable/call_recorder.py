@@ -369,8 +369,8 @@ class CallRecorder:
         for call in calls:
             if not isinstance(call, DurableCall):
                 raise BadArgument(
-                    f"{function} requires durable calls that are not awaited yet, got a {type(call).__name__}. "
-                    "Pass calls such as ctx.wait.event(…), ctx.wait.time(…), t.wait() or ctx.run(…); in a `def` "
-                    "handler, ctx.branch.event(…) or ctx.branch.run(…)"
+                    f"{function} requires durable calls, got a {type(call).__name__}. Pass each call without "
+                    "`await`, such as ctx.run(…) or ctx.wait.event(…). In a `def` handler, pass ctx.branch.run(…) or "
+                    "ctx.branch.event(…)"
                 )
             call.awaited = True

@@ -395,7 +395,7 @@ def _read(name: str, payload: Any, read: Callable[[], T]) -> T:
     except (AttributeError, LookupError, *DECODE_ERRORS) as problem:
         kind = type(payload).__name__
         raise Permanent(
-            f"the input of the internal job {name!r} must be one that Penstock wrote, got {kind}: {problem!r}"
+            f"{name!r} is an internal job that only Penstock enqueues; its input, a {kind}, is invalid: {problem!r}"
         ) from None
 
 

@@ -82,9 +82,9 @@ def read_stream(value: Any) -> Stream:
         if last in ("global", "events") and name.count(":") <= 1:
             return "global"
     raise DefinitionError(
-        "the stream of a subscription must be 'flow' (the events of the step's own run) or 'global' (events of any run "
-        f"and from outside, each of which starts a run), got {shorten(value)}. To wait for an event of another run, "
-        "use wait=Await('event', …) or ctx.wait.event; to follow a queue, app.queues.events"
+        f"the stream of a subscription must be 'flow' or 'global', got {shorten(value)}. With 'flow', events of the "
+        "same run start the step. With 'global', each event starts a new run. To wait for an event of another run, "
+        "use wait=Await('event', …) or ctx.wait.event. To follow a queue, use app.queues.events"
     )
 
 

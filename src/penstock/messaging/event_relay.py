@@ -62,9 +62,9 @@ class EventRelay:
             raise
         except Exception:
             raise ConfigError(
-                f"the state {self._key!r} must be a cursor of the events that were sent, got "
-                f"{repr(cursor)[:80]}; delete it to send only new events (`penstock state delete {self._key}`), or "
-                'set it to "" to send all events again'
+                f"the state key {self._key!r} must contain the cursor of the last event sent, got "
+                f"{repr(cursor)[:80]}. To send only new events, delete the key (`penstock state delete {self._key}`). "
+                'To send all events again, set it to ""'
             ) from None
 
     async def run(self, stopping: asyncio.Event) -> None:

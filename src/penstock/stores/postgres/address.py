@@ -86,8 +86,8 @@ def _check_ports(netloc: str, option: str, *, is_broken: bool) -> None:
         if port and not (port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536):
             shown = "the text after the host" if is_broken else shorten(port)
             raise SettingError(
-                f"{shown} is not a port; use 1 to 65535, as in postgresql://user@host:5432/database. Use %2F or "
-                "%3F for a / or ? in a password"
+                f"{shown} is not a port; use 1 to 65535, as in postgresql://user@host:5432/database. If it is part of "
+                "a password, write / as %2F and ? as %3F"
             )
 
 

@@ -51,14 +51,14 @@ async def migrate(connection: Connection, sql: Statements, address: Address) -> 
     applied, known = await _applied(connection, sql), migrations()
     if applied and applied[0] < known[0][0]:
         raise StoreError(
-            f"{address.shown} was set up by an older version of Penstock (migration {applied[-1]}, this version "
-            f"supports {known[0][0]} to {known[-1][0]}) and cannot be migrated. Finish its runs with that version, "
-            "then use a new schema"
+            f"{address.shown} was set up by an older version of Penstock and cannot be migrated: it is at migration "
+            f"{applied[-1]}, and the installed Penstock supports {known[0][0]} to {known[-1][0]}. Finish its runs with "
+            "the older version, then use a new Postgres schema"
         )
     if applied and applied[-1] > known[-1][0]:
         raise StoreError(
-            f"{address.shown} was set up by a newer version of Penstock (migration {applied[-1]}, this version "
-            f"supports up to {known[-1][0]}); upgrade Penstock"
+            f"{address.shown} was set up by a newer version of Penstock: it is at migration {applied[-1]}, and the "
+            f"installed Penstock supports up to {known[-1][0]}. Upgrade Penstock"
         )
     if len(applied) == len(known):
         return []

@@ -24,8 +24,9 @@ async def check_server(client: Client, namespace: str, prefix: str) -> None:
     if facts.get("cluster_enabled") == "1" and (_tag(namespace) is None or _tag(namespace) != _tag(prefix)):
         tag = f"{{{namespace.strip('{}')}}}"
         raise ConfigError(
-            f"{client.topology} is a cluster, which would spread {namespace!r} and {prefix!r} over its nodes. "
-            f"All keys need one hash tag: set PENSTOCK_NAMESPACE='{tag}', and if you set ?prefix=, start it with {tag}:"
+            f"{client.topology} is a Redis Cluster, which would store the keys of {namespace!r} and {prefix!r} on "
+            f"several nodes. Give all keys the same hash tag: set PENSTOCK_NAMESPACE='{tag}'. If you also set ?prefix=, "
+            f"let it start with '{tag}:'"
         )
     # A script with access to only some keys would fail in the middle of a unit, so check now.
     await client.call("DEL", f"{namespace}:probe", f"{prefix}:probe")

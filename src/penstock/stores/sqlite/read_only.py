@@ -86,8 +86,9 @@ def check_unchanged(connection: apsw.Connection, path: str) -> None:
 def _connect_with_log(path: str) -> apsw.Connection:
     if not _has_file(path, "-shm"):
         raise StoreUnavailable(
-            f"cannot open {path} read-only: it was not closed properly, and to read its log {path}-wal, SQLite must "
-            f"create a file next to it. Copy {path} and {path}-wal to a folder that you can write to, and use that path"
+            f"cannot open {path} read-only. The file was not closed properly, so SQLite must read the log {path}-wal, "
+            f"and it cannot create the file {path}-shm that it needs for that. Copy {path} and {path}-wal to a folder "
+            "that you can write to, and open the copy"
         )
     connection = apsw.Connection(_uri(path, "mode=ro"), flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
     connection.set_busy_handler(BusyHandler())

@@ -90,14 +90,14 @@ def create_or_migrate(connection: apsw.Connection, path: str, version: int) -> N
 def _check_supported(version: int, path: str) -> None:
     if version > SCHEMA_VERSION:
         raise StoreError(
-            f"{path} was written by a newer version of Penstock (schema version {version}, this version supports "
-            f"up to {SCHEMA_VERSION}); upgrade Penstock"
+            f"{path} was written by a newer version of Penstock: its schema version is {version}, and the installed "
+            f"Penstock supports up to {SCHEMA_VERSION}. Upgrade Penstock"
         )
     if version < FIRST_VERSION:
         raise StoreError(
-            f"{path} was written by an older version of Penstock (schema version {version}, this version "
-            f"supports {FIRST_VERSION} to {SCHEMA_VERSION}) and cannot be migrated. Finish its runs with that "
-            "version, then use a new file"
+            f"{path} was written by an older version of Penstock and cannot be migrated: its schema version is "
+            f"{version}, and the installed Penstock supports {FIRST_VERSION} to {SCHEMA_VERSION}. Finish its runs with "
+            "the older version, then use a new file"
         )
 
 

@@ -24,7 +24,7 @@ from penstock.http.server import Server
 from penstock.worker.worker import Worker
 
 FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
-VALUES_PER_OPTION = None if FULL else 3
+VALUES_PER_OPTION = None if FULL else 1
 SEED = 2030
 SHARED = ("--dir", "--url", "--token", "--json", "--debug")  # options of every command
 LONG = "".join(map(chr, random.Random(7).choices(range(0x4E00, 0x9FA5), k=2_000)))

@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.timeout(1200), *(() if FULL else (pytest.mark.xdist_gr
 SHORT = ("linear flow", "fan-out and join", "plain job with progress", "external emit")  # on every backend in CI
 LONG = ("child runs", "cancelled parent")  # in CI, faults are injected only at their commits
 COMMITS_OF = ("linear flow",)  # on stores whose leases take real time, faults are injected only at its commits
-CI_STRIDES = {"commit": 4, "*": 8}  # of four kinds of fault, one at every commit and at every second call of the others
+CI_STRIDES = {"commit": 8, "*": 16}  # of four kinds of fault, one at every second commit and at every fourth other call
+CI_SERVER_STRIDES = {"*": 4}
 # At full length, such a store has a fault after each of its first commits and after the first call of every other method:
 # each takes seconds, and the statements before a commit are the same as in the stores whose time is virtual.
 SERVER_CALLS = {"commit": 6, "*": 1}
@@ -48,7 +49,8 @@ def test_a_fault_at_every_call(scenario: Scenario, backend: Backend, show: Calla
         methods = ("commit",)
     elif not backend.has_virtual_time:
         kinds, max_calls = LOST, SERVER_CALLS
-    report = sweep(scenario, backend, kinds, methods=methods, max_calls=max_calls, strides=None if FULL else CI_STRIDES)
+    strides = CI_STRIDES if backend.has_virtual_time else CI_SERVER_STRIDES
+    report = sweep(scenario, backend, kinds, methods=methods, max_calls=max_calls, strides=None if FULL else strides)
     show(f"{scenario.name} on {backend.name}: {report.faults} faults, {len(report.problems)} problems")
     assert report.problems == []
     assert report.faults > (1 if methods else 4)

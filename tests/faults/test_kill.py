@@ -10,7 +10,7 @@ from faultkit.backends import Backend
 from faultkit.config import FULL
 from faultkit.kill_workers import kill_workers
 
-KILLS, FLOWS = (1000, 10_000) if FULL else (24, 240)
+KILLS, FLOWS = (1000, 10_000) if FULL else (10, 100)
 
 
 @pytest.mark.xdist_group("faults")

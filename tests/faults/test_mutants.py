@@ -28,10 +28,8 @@ with_processes = pytest.mark.xdist_group("faults")  # one after another: many pr
 SEEDS = 2000
 # Where the search starts: a seed that catches a mutant which few seeds catch. The next ones catch it, too, only later.
 FIRST_SEEDS = {
-    "live_output_after_the_end": 89,
     "no_fence": 718,
     "timeout_not_recorded": 21,
-    "wake_in_second_commit": 90,
 }
 RARE = {"versions_by_number"}  # hardly a seed catches them: the contract of stores does, see below
 Show = Callable[[str], None]
@@ -62,6 +60,8 @@ def test_every_mutant_applies(name: str) -> None:
 def test_simulation_catches(name: str, show: Show) -> None:
     if name in RARE and not FULL:
         pytest.skip("searched with PENSTOCK_FAULTS=full; the contract of stores catches it")
+    if mutants.is_caught_by_sweep(name) and not FULL:
+        pytest.skip("searched with PENSTOCK_FAULTS=full; the sweep catches it in CI")
     first = str(1 if FULL else FIRST_SEEDS.get(name, 1))
     found = run("simulate", "--mutant", name, "--first", first, "--count", str(SEEDS), "--stop-at", "1")
     failures = found["failures"]

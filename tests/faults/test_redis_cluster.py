@@ -26,7 +26,7 @@ def servers() -> Iterator[list[Server]]:
 
 async def test_names_without_a_hash_tag_are_refused(servers: list[Server]) -> None:
     for url, namespace in ((_url(servers[0]), "nq"), (f"{_url(servers[0])}?prefix=bull", "{nq}")):
-        with pytest.raises(ConfigError, match="All keys need one hash tag: set PENSTOCK_NAMESPACE"):
+        with pytest.raises(ConfigError, match="Give all keys the same hash tag: set PENSTOCK_NAMESPACE"):
             await RedisStore(url, namespace=namespace).open()
 
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 JOB: dict[str, Any] = {"queue": "ticks"}
 FLOW: dict[str, Any] = {"flow": "tick"}
 REPLACING: dict[str, Any] = {"flow": "tick", "overlap": "replace"}
-SLOTS = 1000 if FULL else 200
+SLOTS = 1000 if FULL else 80
 Show = Callable[[str], None]
 
 

@@ -13,7 +13,7 @@ import pytest
 from faultkit.config import FULL
 from faultkit.fork_server import start
 
-SEEDS = int(os.environ.get("FAULTKIT_SEEDS") or (20_000 if FULL else 120))
+SEEDS = int(os.environ.get("FAULTKIT_SEEDS") or (20_000 if FULL else 48))
 FIRST = int(os.environ.get("FAULTKIT_FIRST_SEED") or 1)
 CORES = min(os.cpu_count() or 1, 8)
 

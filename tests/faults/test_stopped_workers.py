@@ -13,7 +13,7 @@ from faultkit.poison_workers import poison_workers
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 
-PAUSES, JOBS = (200, 2000) if FULL else (4, 60)
+PAUSES, JOBS = (200, 2000) if FULL else (2, 30)
 
 
 async def test_a_stopped_worker_records_nothing_late(

@@ -13,7 +13,7 @@ from faultkit.race_triggers import race_triggers
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
-TRIGGERS, FIRES = (1000, 20) if FULL else (200, 10)
+TRIGGERS, FIRES = (1000, 20) if FULL else (50, 10)
 Show = Callable[[str], None]
 
 

@@ -15,9 +15,9 @@ from faultkit.timers import fire_after_downtime, jump_clock
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1800)]
 
-TIMERS = 10_000 if FULL else 500
-JUMP_TIMERS = 3000 if FULL else 300
-RUNS, KILLS = (1000, 250) if FULL else (60, 15)
+TIMERS = 10_000 if FULL else 200
+JUMP_TIMERS = 3000 if FULL else 100
+RUNS, KILLS = (1000, 250) if FULL else (24, 6)
 Show = Callable[[str], None]
 
 
@@ -65,6 +65,8 @@ def test_timers_catch(name: str, what: str, show: Show) -> None:
 
 @pytest.mark.parametrize("name", [name for name, _ in mutants.of("waits-kill")])
 async def test_kills_catch(name: str, store_file: Backend, tmp_path: Path, show: Show) -> None:
+    if mutants.is_caught_by_sweep(name) and not FULL:
+        pytest.skip("with PENSTOCK_FAULTS=full; the sweep catches it in CI")
     for attempt in range(4):  # a kill catches it only at the right moment
         folder = tmp_path / str(attempt)
         folder.mkdir()

@@ -33,7 +33,7 @@ from penstock.http.routes import ALL_ROUTES
 ENDPOINTS = {e.function.__name__: e for routes in ALL_ROUTES for e in routes.endpoints}
 OPERATIONS = sorted(name for name, endpoint in ENDPOINTS.items() if not endpoint.is_stream)
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-EXAMPLES = 4
+EXAMPLES = 2
 STORE_URLS = {"memory": lambda: ":memory:", "postgres": postgres_server.url, "redis": redis_server.url}
 pytestmark = pytest.mark.xdist_group("schema")  # one server for all of them
 

@@ -51,6 +51,11 @@ def apply(name: str) -> None:
     ALL[name].apply()
 
 
+def is_caught_by_sweep(name: str) -> bool:
+    """Return whether the sweep must catch a mutant: it does so in a second, and other suites search for minutes."""
+    return any(suite.partition(":")[0] == "sweep" for suite in ALL[name].suites)
+
+
 def of(suite: str) -> list[tuple[str, str]]:
     """Return the mutants that a suite must catch, each with the part of the suite that does."""
     found = []

@@ -32,7 +32,7 @@ help:
 	@echo "make setup    the virtual environment $(VENV), with this package and the tools"
 	@echo "make demo     a small shop: a flow, a crash and its recovery, shown live; needs no tools"
 	@echo "make console  the web console, for penstock dev and serve of this checkout"
-	@echo "make test     check, then every test, on four processes; about fifteen minutes on two cores"
+	@echo "make test     check, then every test, on five processes; about fifteen minutes on two cores"
 	@echo "make check    ruff, mypy and the import rules"
 	@echo "make spec     which items of the specifications a test proves, and which have no test yet"
 	@echo "make coverage the share of lines, branches and functions that the tests run; ARGS=tests/core for a part of them"
@@ -70,7 +70,7 @@ console: setup
 	@$(BIN)/python console/build.py
 
 test: check
-	@$(BIN)/python -m pytest -n 4
+	@$(BIN)/python -m pytest -n 5
 
 check: setup
 	@$(BIN)/ruff check .

@@ -121,7 +121,7 @@ async def test_jobs_by_several_states_and_by_name(app: Callable[..., Any], monke
     async with app(*HANDLERS) as one:
         for n in range(6):
             await one.enqueue("post", n, key=f"w{n}", name="letter" if n % 2 else "parcel")
-            await one.enqueue("post", n, key=f"d{n}", name="letter" if n % 2 else "parcel", delay="1h")
+            await one.enqueue("post", n, key=f"d{n}", name="letter" if n % 2 else "parcel", delay=f"{60 + n}m")
         both = ["delayed", "waiting"]
         whole = await one.jobs.list("post", states=both)
         assert [job.id for job in whole] == [*(f"d{n}" for n in range(6)), *(f"w{n}" for n in range(6))]

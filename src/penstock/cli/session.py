@@ -157,8 +157,8 @@ def refuse_memory_store(common: CommonOptions) -> None:
     if is_memory_url(url):
         raise ConfigError(
             f"the store {url!r} is in the memory of this command: no other process sees it, and it is lost at the end. "
-            "Use a file, such as --url sqlite:///penstock.db. Or use `penstock run`, which starts and executes a run in "
-            "one process"
+            "Use a file, such as --url sqlite:///penstock.db. Or use `penstock run`, which starts and executes a run "
+            "in one process"
         )
 
 

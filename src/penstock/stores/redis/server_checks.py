@@ -25,8 +25,8 @@ async def check_server(client: Client, namespace: str, prefix: str) -> None:
         tag = f"{{{namespace.strip('{}')}}}"
         raise ConfigError(
             f"{client.topology} is a Redis Cluster, which would store the keys of {namespace!r} and {prefix!r} on "
-            f"several nodes. Give all keys the same hash tag: set PENSTOCK_NAMESPACE='{tag}'. If you also set ?prefix=, "
-            f"let it start with '{tag}:'"
+            f"several nodes. Give all keys the same hash tag: set PENSTOCK_NAMESPACE='{tag}'. If you also set "
+            f"?prefix=, let it start with '{tag}:'"
         )
     # A script with access to only some keys would fail in the middle of a unit, so check now.
     await client.call("DEL", f"{namespace}:probe", f"{prefix}:probe")

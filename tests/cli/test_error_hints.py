@@ -29,7 +29,7 @@ def _runs(penstock: Callable, project: Path) -> None:
         (["enqueue", "mial", '{"to":"x"}'], 'unexpected argument \'{"to":"x"}\'; did you mean --input?', "usage"),
         (["emit", "a.b", "7"], "unexpected argument '7'; did you mean --data?", "usage"),
         (["runs", "show", "mine", "more"], "unexpected argument 'more'.", "usage"),
-        (["run", "greet", "--input", "order.json"], "to read the file of that name, use --input @order.json", "json"),
+        (["run", "greet", "--input", "order.json"], "to read the file order.json, use --input @order.json", "json"),
         (["run", "greet", "--input", "2026-03"], "inside the single quotes: --input '\"2026-03\"'", "json"),
         (["start", "greet", "--delay", "-5s"], "--delay: invalid duration '-5s'", "usage"),
         (

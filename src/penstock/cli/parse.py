@@ -33,7 +33,7 @@ def read_input(text: str | None, option: str = "--input") -> Any:
         return parse_json(text, f"the value of {option}" if is_option else f"the {option}", MAX_LIFTED_BYTES)
     except NotJSON as problem:
         if _is_file(text):
-            raise NotJSON(f"{problem}; to read the file of that name, use {before}@{text}") from None
+            raise NotJSON(f"{problem}; to read the file {text}, use {before}@{text}") from None
         if text[:1] in ("{", "[") and "Expecting" in str(problem):  # Python's message for missing quotes
             hint = "put double quotes around names and text, and single quotes around the whole value"
             raise NotJSON(f'{problem}; {hint}: {before}\'{{"id": "A7"}}\'') from None

@@ -138,7 +138,7 @@ def read_entity_data(message: Message) -> tuple[str, Any]:
 def check_entity_data(data: Any, queue: str) -> dict[str, Any]:
     """Return the data that `produce` sends, or raise BadArgument."""
     if not isinstance(data, Mapping) or not isinstance(data.get("urn"), str) or not data["urn"]:
-        raise BadArgument(f'produce to {queue!r} requires {{"urn": "…", "payload": …}}, got {shorten(data)}')
+        raise BadArgument(f'a message for {queue!r} must be {{"urn": "…", "payload": …}}, got {shorten(data)}')
     if unknown := sorted(set(data) - {"urn", "payload"}):
-        raise BadArgument(f"produce to {queue!r}: unknown field {unknown[0]!r}; a message has urn and payload")
+        raise BadArgument(f"a message for {queue!r} has the unknown field {unknown[0]!r}; its fields are urn and payload")
     return dict(data)

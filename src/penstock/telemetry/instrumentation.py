@@ -139,7 +139,7 @@ class Instrumentation:
         self._listeners = tuple(listeners)
         tracers = [cast(Tracer, one) for one in self._listeners if isinstance(one, Tracer)]
         if len(tracers) > 1:
-            raise ConfigError(f"an App has one tracer, got {len(tracers)} listeners that make spans")
+            raise ConfigError(f"an App can have one tracer, but {len(tracers)} of its listeners make spans; keep one")
         self.tracer: Tracer | None = tracers[0] if tracers else None
 
     @property

@@ -162,7 +162,7 @@ class BullMQ:
     async def check(self) -> None:
         """Raise StoreUnavailable if the Redis of the queues does not answer."""
         if self._store is None:
-            raise StoreUnavailable("the bridge to BullMQ is not open; it opens with its App or its worker")
+            raise StoreUnavailable("the bridge to BullMQ is not open; open its App or start its worker first")
         client = Client(Topology(self._store.address), "penstock-health")  # those in use may be busy
         try:
             await client.call("PING")
@@ -297,7 +297,7 @@ class BullMQ:
         if self._url is None:
             if store is None:
                 raise ConfigError(
-                    "BullMQ() without a URL requires an App on Redis; pass the URL of the Redis that has the queues"
+                    "BullMQ() without a URL uses the Redis of the App, but this App has none; pass the URL of the queues"
                 )
             return store if self._prefix in (None, store.queue_prefix) else None
         if store is None or self._address().connection_key != store.address.connection_key:

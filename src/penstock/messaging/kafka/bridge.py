@@ -126,7 +126,7 @@ class Kafka:
     async def check(self) -> None:
         """Raise BrokerUnavailable if no broker answers a request for metadata."""
         if self._producer is None:
-            raise BrokerUnavailable("the bridge to Kafka is not open; it opens with its App or its worker")
+            raise BrokerUnavailable("the bridge to Kafka is not open; open its App or start its worker first")
         await self._producer.ping()
 
     async def is_healthy(self) -> bool:

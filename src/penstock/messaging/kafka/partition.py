@@ -110,7 +110,7 @@ class Partition:
                 data = parse_json(record.value, f"the value of record {message.id}")
                 message = msgspec.structs.replace(message, data=data)
             if known.dead is not None:
-                raise Permanent("the process that sent the dead letter died")
+                raise Permanent("the process died while it sent the dead letter")
             if known.starts - known.failures >= MAX_CRASHES:
                 raise Permanent(f"the process that handled the record died {known.starts - known.failures} times")
             where = (message.id, urn_of(message), known.failures + 1)

@@ -78,7 +78,7 @@ class PgBoss:
     async def check(self) -> None:
         """Raise StoreUnavailable if the database of pg-boss does not answer."""
         if self._connections is None:
-            raise StoreUnavailable("the bridge to pg-boss is not open; it opens with its App or its worker")
+            raise StoreUnavailable("the bridge to pg-boss is not open; open its App or start its worker first")
         await self._connections.run(_ping)
 
     async def is_healthy(self) -> bool:
@@ -251,7 +251,7 @@ class PgBoss:
             return read_address(self._url)
         if host is None or not isinstance(host.store, PostgresStore):
             raise ConfigError(
-                "PgBoss() without a URL requires an App on Postgres, in the same database; pass the URL of pg-boss"
+                "PgBoss() without a URL uses the database of the App, which must be Postgres; pass the URL of pg-boss"
             )
         return host.store.address
 

@@ -63,7 +63,7 @@ async def prefix_owner(client: Client, prefix: str) -> str | None:
         if "WRONGTYPE" not in str(problem):
             raise
         raise StoreError(
-            f"another program wrote the key {key} of {client.topology} as another type than a string; delete that key"
+            f"the key {key} of {client.topology} must be a string, but another program wrote another type; delete the key"
         ) from None
     return None if owner is None else owner.decode(errors="replace")
 

@@ -112,7 +112,7 @@ async def test_messages_that_are_sent_at_once_have_ids_of_their_own(system: Any)
 @pytest.mark.parametrize("data", [{"payload": 1}, {"urn": ""}, {"urn": "a", "extra": 1}])
 async def test_what_is_sent_is_a_urn_and_a_payload(system: Any, data: Any) -> None:
     async with system.make() as client:
-        with pytest.raises(BadArgument, match="produce to 'billing'"):
+        with pytest.raises(BadArgument, match="a message for 'billing'"):
             await client.produce("billing", "paid", data)
 
 

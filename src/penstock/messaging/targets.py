@@ -140,5 +140,5 @@ def check_entity_data(data: Any, queue: str) -> dict[str, Any]:
     if not isinstance(data, Mapping) or not isinstance(data.get("urn"), str) or not data["urn"]:
         raise BadArgument(f'a message for {queue!r} must be {{"urn": "…", "payload": …}}, got {shorten(data)}')
     if unknown := sorted(set(data) - {"urn", "payload"}):
-        raise BadArgument(f"a message for {queue!r} has the unknown field {unknown[0]!r}; its fields are urn and payload")
+        raise BadArgument(f"a message for {queue!r} has the unknown field {unknown[0]!r}; use urn and payload")
     return dict(data)

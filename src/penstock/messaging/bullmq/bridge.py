@@ -297,7 +297,7 @@ class BullMQ:
         if self._url is None:
             if store is None:
                 raise ConfigError(
-                    "BullMQ() without a URL uses the Redis of the App, but this App has none; pass the URL of the queues"
+                    "BullMQ() without a URL uses the Redis of the App, but it has none; pass the URL of the queues"
                 )
             return store if self._prefix in (None, store.queue_prefix) else None
         if store is None or self._address().connection_key != store.address.connection_key:

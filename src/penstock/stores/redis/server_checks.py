@@ -63,7 +63,7 @@ async def prefix_owner(client: Client, prefix: str) -> str | None:
         if "WRONGTYPE" not in str(problem):
             raise
         raise StoreError(
-            f"the key {key} of {client.topology} must be a string, but another program wrote another type; delete the key"
+            f"the key {key} of {client.topology} must be a string, but another program changed its type; delete it"
         ) from None
     return None if owner is None else owner.decode(errors="replace")
 

@@ -177,7 +177,7 @@ async def wrong_patch(_: Any, ctx: Context) -> None:
         *(("wrong-call", which, expected) for which, expected in MISTAKES.items()),
         *(("wrong-sync-call", which, expected) for which, expected in MISTAKES.items()),
         *(("wrong-branch", which, expected) for which, expected in MISTAKES.items()),
-        ("wrong-sync-call", "all", "in a `def` handler, ctx.branch.event(…)"),
+        ("wrong-sync-call", "all", "In a `def` handler, pass ctx.branch.run(…)"),
         (
             "wrong-patch",
             "",

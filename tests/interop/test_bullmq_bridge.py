@@ -87,6 +87,6 @@ async def test_the_store_of_the_app_has_bullmqs_queues_already(redis_url: str) -
     with pytest.raises(ConfigError, match="a handler of the App takes its jobs"):
         async with App(redis_url, handlers=[mail], bridges=[BullMQ(redis_url, consume={"mail": handle})]):
             pass
-    with pytest.raises(ConfigError, match="requires an App on Redis"):
+    with pytest.raises(ConfigError, match="uses the Redis of the App, but it has none"):
         async with App(":memory:", handlers=[mail], bridges=[BullMQ()]):
             pass

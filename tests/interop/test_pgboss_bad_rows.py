@@ -335,7 +335,7 @@ async def test_an_invalid_cursor_is_refused_when_the_bridge_opens(
     async with App(url) as app:
         await app.state.set("pgboss/badboss/relayed", cursor)
     bridge = PgBoss(boss_url(), produce={"thing.sent": queue}, **QUICK)
-    with pytest.raises(ConfigError, match="'pgboss/badboss/relayed' must be a cursor"):
+    with pytest.raises(ConfigError, match="'pgboss/badboss/relayed' must contain the cursor"):
         async with App(url, bridges=[bridge]):
             pass
 

@@ -137,3 +137,27 @@ async def leaves_a_process(folder: Path) -> bool:
         os.kill(left, signal.SIGKILL)
     reap()
     return is_left
+
+
+async def test_a_child_that_keeps_the_lock_ends_with_its_worker(tmp_path: Path) -> None:
+    url, trace = f"sqlite:///{tmp_path}/penstock.db", tmp_path / "trace"
+    trace.touch()
+    async with App(url, handlers=HANDLERS) as app:
+        worker = await asyncio.to_thread(start_worker, url)
+        await app.enqueue("blocks", {"trace": str(trace)})
+        await until(lambda: pids(trace), 30)
+        await asyncio.to_thread(kill, worker)
+        await until(lambda: not any(map(is_alive, pids(trace))), 10)
+        reap()
+
+
+@pytest.mark.spec("000-12.2")
+async def test_a_worker_that_stops_leaves_no_child_and_no_zombie(tmp_path: Path) -> None:
+    url, trace = f"sqlite:///{tmp_path}/penstock.db", tmp_path / "trace"
+    trace.touch()
+    async with App(url, handlers=HANDLERS, process_pool=2) as app, app.workers.background():
+        await app.result(await app.start("chain", {"n": 1, "trace": str(trace)}), timeout=60)
+    assert pids(trace)
+    for pid in pids(trace):
+        with pytest.raises(ProcessLookupError):  # a zombie could still be signalled
+            os.kill(pid, 0)

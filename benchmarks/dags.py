@@ -1,10 +1,10 @@
 """Nodes per second of dags beside steps of flows, and the cost of a node in a large dag.
 
-python -m benchmarks.dags sqlite:///FILE | redis://… | postgresql://… [--rounds N] [--large]
+python -m benchmarks.dags sqlite | redis | postgres [--rounds N] [--large]
 
-Rounds alternate between the shapes. `steps` is the plain step rate: runs of a flow with one step, started before the
-worker. `flow chain` is a flow with as many steps as the dag `chain`. With `--large`, dags of 100 and 10,000 nodes are
-compared by time and by the memory that the process holds for each node.
+Rounds alternate between the shapes; the first one warms up. `steps` is the plain step rate: runs of a flow with
+one step, started before the worker. `flow chain` is a flow with as many steps as the dag `chain`. With `--large`, dags
+of 100 and 10,000 nodes are compared by time and by the memory that the process holds for each node.
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import shutil
 import statistics
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from penstock import App, Context, flow, step
 from penstock.dags import DagBuilder, node
+
+from .servers import open_target
 
 RUNS, CHAIN, FAN_OUT, SIDE, STEPS = 50, 40, 1_000, 30, 2_000
 SLOTS = 50
@@ -103,7 +109,8 @@ async def _starts(start: Callable[[], Awaitable[Any]], count: int) -> list[str]:
     return [getattr(one, "id", one) for one in found]
 
 
-async def compare(app: App, rounds: int) -> None:
+async def compare_shapes(app: App, rounds: int) -> None:
+    """Print the median rate of each shape, and the median, lowest and highest of its ratios to the steps."""
     await app.dags.register(chain("chain", CHAIN))
     await app.dags.register(fan_out("fan-out", FAN_OUT))
     await app.dags.register(grid("grid", SIDE))
@@ -114,33 +121,38 @@ async def compare(app: App, rounds: int) -> None:
         "fan-out": (FAN_OUT + 2, lambda: _starts(lambda: app.dags.start("fan-out"), 1)),
         "grid": (SIDE * SIDE, lambda: _starts(lambda: app.dags.start("grid"), 1)),
     }
-    found: dict[str, list[float]] = {name: [] for name in shapes}
-    for n in range(rounds + 1):
-        for name, (count, start) in shapes.items():
-            rate = await measure(app, count, start)
-            if n:  # the first round warms up
-                found[name].append(rate)
-    base = statistics.median(found["steps"])
-    for name, rates in found.items():
-        middle = statistics.median(rates)
-        print(f"{name:12} {middle:8,.0f} a second, {middle / base:6.0%} of steps", flush=True)
+    found = []
+    for _ in range(rounds + 1):
+        found.append({name: await measure(app, count, start) for name, (count, start) in shapes.items()})
+    del found[0]
+    for name in found[0]:
+        ratios = [one[name] / one["steps"] for one in found]
+        print(
+            f"{name:12} {statistics.median(one[name] for one in found):8,.0f} a second, "
+            f"{statistics.median(ratios):6.1%} of steps ({min(ratios):.1%}–{max(ratios):.1%})",
+            flush=True,
+        )
 
 
-async def compare_sizes(app: App) -> None:
+async def compare_sizes(app: App, rounds: int) -> None:
     """Print the time and the memory of a node in a small and in a large dag."""
-    small, large = grid("small", 10), grid("large", 100)
-    for dag in (small, large):
-        await app.dags.register(dag)
-    rates: dict[str, list[float]] = {"small": [], "large": []}
-    for n in range(4):
+    await app.dags.register(grid("small", 10))
+    await app.dags.register(grid("large", 100))
+    costs: dict[str, list[float]] = {"small": [], "large": []}
+    for n in range(rounds + 1):
         for name, runs, count in (("small", 100, 100), ("large", 1, 10_000)):
             rate = await measure(
                 app, runs * count, lambda name=name, runs=runs: _starts(lambda: app.dags.start(name), runs)
             )
             if n:
-                rates[name].append(1e6 / rate)
-    per_node = {name: statistics.median(found) for name, found in rates.items()}
-    print(f"100 nodes: {per_node['small']:.0f} µs a node; 10,000 nodes: {per_node['large']:.0f} µs a node", flush=True)
+                costs[name].append(1e6 / rate)
+    ratios = [large / small for small, large in zip(costs["small"], costs["large"], strict=True)]
+    per_node = {name: statistics.median(found) for name, found in costs.items()}
+    print(
+        f"100 nodes: {per_node['small']:.0f} µs a node; 10,000 nodes: {per_node['large']:.0f} µs a node, "
+        f"{statistics.median(ratios):.2f} of it ({min(ratios):.2f}–{max(ratios):.2f})",
+        flush=True,
+    )
     for name, count in (("small", 100), ("large", 10_000)):
         gc.collect()
         tracemalloc.start()
@@ -157,15 +169,26 @@ async def _load_plan(app: App, name: str) -> Any:
     return await catalog.plan(name, 1)
 
 
-async def main() -> None:
+async def run(url: str, rounds: int, is_large: bool) -> None:
+    async with App(url, handlers=[same, plain, *make_chain_flow()]) as app:
+        await (compare_sizes if is_large else compare_shapes)(app, rounds)
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dags", description=__doc__)
-    parser.add_argument("url")
+    parser.add_argument("store", choices=["sqlite", "redis", "postgres"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--large", action="store_true")
     args = parser.parse_args()
-    async with App(args.url, handlers=[same, plain, *make_chain_flow()]) as app:
-        await (compare_sizes(app) if args.large else compare(app, args.rounds))
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)  # Postgres does not run as root
+    try:
+        with open_target(args.store, folder) as target:
+            url = target.reset() or f"sqlite:///{folder}/{uuid4().hex}.db"
+            asyncio.run(run(url, args.rounds, args.large))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

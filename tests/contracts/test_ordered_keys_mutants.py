@@ -10,12 +10,12 @@ import pytest
 import postgres_server
 import redis_server
 from penstock.ports.unit import Unit
-from penstock.stores.postgres import PostgresStore, migrate
-from penstock.stores.redis import RedisStore, connection, scripts
-from penstock.stores.redis import store as redis_store
+from penstock.stores.postgres import PostgresStore
+from penstock.stores.redis import RedisStore
 from penstock.stores.sqlite import SqliteStore, order_keys
 from penstock.testing import FakeClock
 from penstock.testing.contracts.ordered_keys import OrderedWorkload
+from store_mutants import rewrite_postgres, rewrite_redis
 
 SEEDS = range(6)
 
@@ -36,17 +36,6 @@ class Mutations:
         assert any(vars(sql)[name] != text for name, text in changed.items())
         for name, text in changed.items():
             self._monkeypatch.setattr(sql, name, text)
-
-    def rewrite_redis(self, old: str, new: str) -> None:
-        made = {name: scripts.Script(name, one.text.replace(old, new)) for name, one in scripts.scripts().items()}
-        assert any(old in one.text for one in scripts.scripts().values())
-        for module in (redis_store, connection):
-            self._monkeypatch.setattr(module, "scripts", lambda: made)
-
-    def rewrite_postgres(self, old: str, new: str) -> None:
-        texts = migrate.functions()
-        assert any(old in text for text in texts)
-        self._monkeypatch.setattr(migrate, "functions", lambda: [text.replace(old, new) for text in texts])
 
 
 @pytest.fixture
@@ -74,25 +63,28 @@ async def test_a_retry_that_releases_the_next_job_is_caught_on_sqlite(mutations:
     assert await _is_caught(lambda clock: SqliteStore(clock=clock))
 
 
-async def test_a_retry_that_releases_the_next_job_is_caught_on_redis(mutations: Mutations) -> None:
-    mutations.rewrite_redis(
+async def test_a_retry_that_releases_the_next_job_is_caught_on_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    rewrite_redis(
+        monkeypatch,
         "if claim.order_key and FINAL[outcome.kind] then",
         "if claim.order_key and call('ZREM', order_of(base, claim.order_key), claim.job) then",
     )
     assert await _is_caught(lambda clock: RedisStore(redis_server.url(), clock=clock))
 
 
-async def test_a_retry_that_releases_the_next_job_is_caught_on_postgres(mutations: Mutations) -> None:
+async def test_a_retry_that_releases_the_next_job_is_caught_on_postgres(
+    mutations: Mutations, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutations.free_keys_on_retry()
-    mutations.rewrite_postgres("AND j.order_key = k.key AND j.state < 4", "AND j.order_key = k.key AND j.state = -1")
+    rewrite_postgres(monkeypatch, "AND j.order_key = k.key AND j.state < 4", "AND j.order_key = k.key AND j.state = -1")
     assert await _is_caught(lambda clock: PostgresStore(postgres_server.url(), clock=clock))
 
 
-async def test_an_end_that_releases_no_job_is_caught(mutations: Mutations, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_end_that_releases_no_job_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Unit, "frees_order_key", False)
     assert await _is_caught(lambda clock: SqliteStore(clock=clock))
     assert await _is_caught(lambda clock: PostgresStore(postgres_server.url(), clock=clock))
-    mutations.rewrite_redis("if claim.order_key and FINAL", "if false and FINAL")
+    rewrite_redis(monkeypatch, "if claim.order_key and FINAL", "if false and FINAL")
     assert await _is_caught(lambda clock: RedisStore(redis_server.url(), clock=clock))
 
 

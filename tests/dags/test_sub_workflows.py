@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -39,6 +40,41 @@ async def test_a_dag_that_calls_itself_ends_at_the_depth_limit(app: Any) -> None
             depth, id = depth + 1, child.id
         assert depth == 10
         assert (await a.runs.get(id)).steps["a"].error is not None
+
+
+@pytest.mark.spec("004-2.7")
+async def test_the_first_nodes_of_a_child_run_together_and_their_values_reach_the_waiting_parent(app: Any) -> None:
+    started, may_end = list[Any](), asyncio.Event()
+
+    @executor("slow")
+    async def slow(input: Any, config: Any) -> Any:
+        started.append(input)
+        await may_end.wait()
+        return {"said": config, "input": input}
+
+    async with app(slow, echo) as a, a.workers.background():
+        pair = DagBuilder("pair")
+        for name in ("left", "right"):
+            pair.add(name, "slow", config=name)
+        await a.dags.register(pair.build())
+        mapping = {
+            "inputMapping": {"n": "x"},
+            "outputMapping": {"l": "left.said", "r": "right.said", "n": "left.input.n"},
+        }
+        root = DagBuilder("root")
+        root.add("sub", "sub-workflow", config={"workflowId": "pair", **mapping})
+        root.add("end", "echo", after="sub")
+        await a.dags.register(root.build())
+        run = await a.dags.start("root", {"x": 7}, key="r1")
+
+        async def is_waiting() -> bool:
+            return started == [{"n": 7}] * 2 and (await a.runs.get("r1")).steps["sub"].status == "waiting"
+
+        await until(is_waiting)
+        may_end.set()
+        assert await run.result(timeout=20) == {"l": "left", "r": "right", "n": 7}
+        steps = [(event.kind, event.step) for event in await a.events.read_all("nq:dag:r1")]
+        assert steps.index(("node.completed", "sub")) < steps.index(("node.started", "end"))
 
 
 async def test_a_failed_child_fails_its_node_or_is_kept(memory: Any) -> None:

@@ -34,7 +34,7 @@ def page(data: Any, **opts: Any) -> dict[str, Any]:
     return {"name": "render", "queueName": "pages", "data": data, "opts": opts}
 
 
-@pytest.mark.spec("002-9.6", "004-1.3")
+@pytest.mark.spec("002-9.6", "004-1.3", "004-2.7")
 async def test_node_runs_the_parent_of_our_tree(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[render]) as app:
         children = [Node(render, 1), Node(render, "tear", on_failure="ignore")]

@@ -33,7 +33,7 @@ def shelve(_input: Any, ctx: SyncContext) -> Any:
     return {"books": list(ctx.children_values().values()), "torn": ctx.failed_children()}
 
 
-@pytest.mark.spec("004-1.3", "004-2.1")
+@pytest.mark.spec("004-1.3", "004-2.1", "004-2.7")
 async def test_a_parent_reads_the_results_of_its_children(app: Make) -> None:
     async with app(render, bind) as one, one.workers.background():
         tree = await one.jobs.enqueue_tree(Node(bind, "Emma", children=[Node(render, n) for n in (1, 2, 3)]))

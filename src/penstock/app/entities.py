@@ -59,6 +59,7 @@ class EntityType(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     failed: str | None
     events: tuple[str, ...]
     transitions: tuple[dict[str, Any], ...]
+    batches: dict[str, int] = {}  # events that are handled several at a time, and how many
 
 
 @dataclass(frozen=True)
@@ -413,4 +414,5 @@ def _describe(definition: EntityDefinition) -> EntityType:
         machine.failed,
         machine.events,
         transitions,
+        dict(definition.batches),
     )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from ..core.payload import NULL
-from .record import EntityRecord, Mail
+from .record import EntityRecord, Mail, TakenMail
 
 _NULL = msgspec.Raw(NULL)
+_NO_BATCHES: Mapping[str, int] = MappingProxyType({})
 
 
 class Emitted(msgspec.Struct, frozen=True):
@@ -22,12 +24,20 @@ class Emitted(msgspec.Struct, frozen=True):
 
 
 class NextJob(msgspec.Struct, frozen=True):
-    """The job of the next event. A spilled one is read from the state when it is claimed."""
+    """The job of the next event, or of the next few. A spilled one is read from the state when it is claimed."""
 
     n: int
     event: str | None
     payload: msgspec.Raw = _NULL
     trace: str | None = None
+    count: int = 1
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What decisions need of a definition: its final states, and how many of an event may be handled together."""
+
+    finals: frozenset[str] = frozenset()
+    batches: Mapping[str, int] = _NO_BATCHES
 
 
 class Decision(msgspec.Struct):
@@ -86,16 +96,11 @@ def on_emit(
 
 
 def on_handled(
-    record: EntityRecord,
-    event: str,
-    handled: Handled,
-    finals: frozenset[str],
-    meta: dict[str, Any],
-    *,
-    shows_data: bool,
+    record: EntityRecord, mail: TakenMail, handled: Handled, rules: Rules, meta: dict[str, Any], *, shows_data: bool
 ) -> Decision:
-    """Record how an event ended, and start the next one. `finals` closes the entity once its mailbox is empty."""
-    before = record.status
+    """Record how an event ended, or several that were handled together, and start the next one. A final state closes
+    the entity once its mailbox is empty."""
+    before, event = record.status, mail.event
     if handled.has_data:
         record.data = handled.data
     shown = {"data": handled.data} if handled.has_data and shows_data else {}
@@ -107,34 +112,70 @@ def on_handled(
             data["path"] = list(handled.path)
         data |= {"reason": handled.reason} if handled.reason is not None else {}
         data |= {"recovered": True} if handled.recovered else {}
-        ended = Emitted("transitioned", data, meta)
     elif handled.kind == "kept":
-        ended = Emitted("kept", {"event": event, "status": before, **shown, **problems}, meta)
+        data = {"event": event, "status": before, **shown, **problems}
     else:
         data = {"event": event, "status": before, "reason": handled.reason, "code": handled.code}
-        ended = Emitted("refused", data, meta)
-    return _finish(record, ended, finals)
+    if mail.count == 1:
+        return _finish(record, [Emitted(handled.kind, data, meta)], rules)
+    # The data is that after the last of them.
+    meta, brief = {**meta, "batch": mail.count}, {name: data[name] for name in data if name != "data"}
+    ended = [Emitted(handled.kind, brief, {**meta, "n": n}) for n in range(mail.first, mail.n)]
+    return _finish(record, [*ended, Emitted(handled.kind, data, meta)], rules)
 
 
-def on_dead(record: EntityRecord, data: dict[str, Any], finals: frozenset[str], meta: dict[str, Any]) -> Decision:
+def on_dead(record: EntityRecord, data: dict[str, Any], rules: Rules, meta: dict[str, Any]) -> Decision:
     """Record that an event failed for good. The entity stays as it is, and the next event starts."""
-    return _finish(record, Emitted("failed", {**data, "status": record.status}, meta), finals)
+    return _finish(record, [Emitted("failed", {**data, "status": record.status}, meta)], rules)
 
 
-def _finish(record: EntityRecord, ended: Emitted, finals: frozenset[str]) -> Decision:
-    decision = Decision(record, [ended])
-    record.handled += 1
+def on_split(record: EntityRecord, mail: TakenMail, reason: str, meta: dict[str, Any]) -> Decision:
+    """Handle events one by one that failed together: the entity stays as it is, and the first of them starts."""
+    payloads: list[msgspec.Raw] = msgspec.json.decode(mail.payload, type=list[msgspec.Raw])
+    singles = [Mail(n, mail.event, payload, mail.trace) for n, payload in enumerate(payloads, mail.first)]
+    record.mailbox[:0] = singles[1:]
+    record.single_until = mail.n
+    decision = Decision(record, [Emitted("returned", {"reason": reason}, {**meta, "batch": mail.count})])
+    _start(decision, take(singles[0]))
+    return decision
+
+
+def _finish(record: EntityRecord, ended: list[Emitted], rules: Rules) -> Decision:
+    decision = Decision(record, ended)
+    record.handled += len(ended)
     record.current = None
     if record.mailbox:
-        mail = record.mailbox.pop(0)
-        record.current, decision.job = mail.n, NextJob(mail.n, mail.event, mail.payload, mail.trace)
+        _start(decision, _take_next(record, rules))
     elif record.spilled:
         record.current = record.first_spilled
         decision.job = NextJob(record.current, None)
-    elif record.status in finals:
+    elif record.status in rules.finals:
         record.closed = True
         decision.events.append(Emitted("closed", {"status": record.status}))
     return decision
+
+
+def take(mail: Mail) -> TakenMail:
+    """Return an event that is handled by itself."""
+    return TakenMail(mail.n, mail.event, mail.payload, mail.trace)
+
+
+def _take_next(record: EntityRecord, rules: Rules) -> TakenMail:
+    """Take the next event from the mailbox, with those behind it that may be handled together with it."""
+    first, box = record.mailbox[0], record.mailbox
+    size, count = rules.batches.get(first.event, 1), 1
+    while count < min(size, len(box)) and box[count].event == first.event and first.n > record.single_until:
+        count += 1
+    taken, record.mailbox = box[:count], box[count:]
+    if count == 1:
+        return take(first)
+    payload = msgspec.Raw(msgspec.json.encode([mail.payload for mail in taken]))
+    return TakenMail(taken[-1].n, first.event, payload, first.trace, count)
+
+
+def _start(decision: Decision, mail: TakenMail) -> None:
+    decision.record.current = mail.n
+    decision.job = NextJob(mail.n, mail.event, mail.payload, mail.trace, mail.count)
 
 
 def take_spilled(record: EntityRecord, own: int, loaded: Sequence[Mail]) -> list[int]:

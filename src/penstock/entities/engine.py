@@ -28,9 +28,10 @@ from ..worker.engines import PreflightProblem, RecordSummary, RunOutcome
 from ..worker.outcomes import Launcher
 from ..worker.unreadable import mark_options
 from . import record as records
+from .decide import Rules, take
 from .event_work import EventWork, UnreadableEntityWork
 from .execution import Execution, load_entity
-from .record import ENTITY, MAX_INLINE_EVENTS, EntityRecord, Mail, decode_mail, mailbox_prefix
+from .record import ENTITY, MAX_INLINE_EVENTS, EntityRecord, Mail, TakenMail, decode_mail, mailbox_prefix
 from .reducer import EntityView, apply_entity, reduce_entity
 from .units import EVENT, EventOptions, UnitBuilder, decode_options, job_id
 
@@ -67,30 +68,30 @@ class EntityEngine:
         except DECODE_ERRORS as problem:
             claim, options = mark_options(claim, problem), EventOptions(record.current or 0, "")
         if options.event is not None:
-            return self._bind(
-                claim, record, Mail(options.n, options.event, msgspec.Raw(claim.payload), options.trace), ()
-            )
+            payload = msgspec.Raw(claim.payload)
+            mail = TakenMail(options.n, options.event, payload, options.trace, options.count)
+            return self._bind(claim, record, mail, ())
         mails = await self._read_spilled(id)
         own = next((mail for mail in mails if mail.n == options.n), None)
         if own is None:
             lost = UnreadableRecord(f"event {options.n} of entity {id!r} is not in the store any more")
             return UnreadableEntityWork(self, claim, lost)
         claim = msgspec.structs.replace(claim, payload=bytes(own.payload))
-        return self._bind(claim, record, own, [mail for mail in mails if mail.n > own.n])
+        return self._bind(claim, record, take(own), [mail for mail in mails if mail.n > own.n])
 
     async def _read_spilled(self, id: str) -> list[Mail]:
         """Return the first events that wait in the state."""
         rows = await self.runtime.store.states(mailbox_prefix(id), limit=MAX_INLINE_EVENTS)
         return [decode_mail(row.value) for row in rows]
 
-    def _bind(self, claim: Claim, record: EntityRecord, mail: Mail, loaded: Sequence[Mail]) -> EventWork:
+    def _bind(self, claim: Claim, record: EntityRecord, mail: TakenMail, loaded: Sequence[Mail]) -> EventWork:
         definition = self.runtime.registry().entities.get(record.type)
         if definition is None:
             handler = missing_handler(record.type, claim.queue, self.unknown_type(record.type))
             return EventWork(self, claim, record, mail, handler, loaded)
-        key = job_id(claim.run or "", mail.n)
-        work = EventWork(self, claim, record, mail, definition.handler, loaded, definition.machine.finals)
-        work.handler = _bind_handler(definition, record, mail.event, key, work)
+        rules = Rules(definition.machine.finals, definition.batches)
+        work = EventWork(self, claim, record, mail, definition.handler, loaded, rules)
+        work.handler = _bind_handler(definition, claim.run or "", record, mail, work)
         return work
 
     # Definitions
@@ -215,13 +216,23 @@ class EntityEngine:
         return [f"event {known.current} is being handled; {known.waiting} more wait"] if known.waiting else []
 
 
-def _bind_handler(definition: EntityDefinition, record: EntityRecord, event: str, key: str, work: EventWork) -> Handler:
-    """Return the handler of one event. A copy: the options are read once."""
+def _bind_handler(
+    definition: EntityDefinition, id: str, record: EntityRecord, mail: TakenMail, work: EventWork
+) -> Handler:
+    """Return the handler of one event, or of several. A copy: the options are read once."""
+    event, count = mail.event, mail.count
 
     async def handle(payload: Any, ctx: Context) -> None:
-        work.handled = await Execution(definition, record, event, key, ctx, payload).run()
+        work.handled = await Execution(definition, id, record, mail, ctx, payload).run()
+
+    def check(value: Any) -> Any:
+        if event not in definition.batches and count == 1:
+            return definition.check_payload(event, value)
+        return definition.check_payloads(event, value if count > 1 else [value])
 
     bound = copy.copy(definition.handler)
     object.__setattr__(bound, "fn", handle)
-    object.__setattr__(bound, "_checks", (lambda value: definition.check_payload(event, value), None))
+    object.__setattr__(bound, "_checks", (check, None))
+    if count > 1:  # those that fail together are handled one by one
+        object.__setattr__(bound, "dead_letters", False)
     return bound

@@ -47,8 +47,8 @@ from ..worker.outcomes import (
     pack_record,
 )
 from . import record as records
-from .decide import Decision, Emitted, Handled, on_dead, on_handled, take_spilled
-from .record import EntityRecord, Mail
+from .decide import Decision, Emitted, Handled, Rules, on_dead, on_handled, on_split, take_spilled
+from .record import EntityRecord, Mail, TakenMail
 
 if TYPE_CHECKING:
     from .engine import EntityEngine
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 # An entity has no end: its jobs are removed as they end. Its stream has what happened.
 KEEP_NONE = KeepJobs(0)
 ENDED_EVENT = Cancelled("the event has ended before")
+NO_RULES = Rules()
 
 
 class EventWork:
@@ -70,10 +71,10 @@ class EventWork:
         engine: EntityEngine,
         claim: Claim,
         record: EntityRecord,
-        mail: Mail,
+        mail: TakenMail,
         handler: Handler,
         loaded: Sequence[Mail] = (),
-        finals: frozenset[str] = frozenset(),
+        rules: Rules = NO_RULES,
     ) -> None:
         assert claim.run is not None
         self._engine = engine
@@ -81,7 +82,7 @@ class EventWork:
         self._builder = engine.unit_builder(claim.run)
         self._mail = mail
         self._loaded = loaded
-        self._finals = finals
+        self._rules = rules
         self.claim = claim
         self.handler = handler
         self.handled: Handled | None = None  # the handler sets it
@@ -109,7 +110,7 @@ class EventWork:
         shows_data = self.bodies.records_state
 
         def decide(record: EntityRecord) -> Decision:
-            return on_handled(record, self._mail.event, handled, self._finals, meta, shows_data=shows_data)
+            return on_handled(record, self._mail, handled, self._rules, meta, shows_data=shows_data)
 
         # Emitted events come before the transition: a refused or rejected event emits nothing.
         is_applied = handled.kind != "refused" and handled.reason is None
@@ -125,13 +126,25 @@ class EventWork:
             due = now + failure.retry_in_ms
             event = self._builder.event(Emitted("retrying", {**data, "nextRetryAt": to_iso(due)}, meta))
             return self._bare_request(failure.output, RetryAt(due, pack_record(error)), [event], failure.writes.memos)
+        if self._mail.count > 1:
+            return self._split(failure)
         jobs = [build_dead_letter(self, failure.error, now, attempt)] if self.handler.dead_letters else []
         dead = Dead(pack_record(error), KEEP_NONE, gives_attempt_back=not failure.is_counted)
 
         def decide(record: EntityRecord) -> Decision:
-            return on_dead(record, data, self._finals, meta)
+            return on_dead(record, data, self._rules, meta)
 
         return self._request(failure.output, decide, dead, failure, [], False, jobs)
+
+    def _split(self, failure: Failure) -> CommitRequest:
+        """Handle events one by one that failed together for good: each has all its attempts, and none fails for
+        another."""
+        meta = self._meta(failure.output)
+
+        def decide(record: EntityRecord) -> Decision:
+            return on_split(record, self._mail, failure.error.error, meta)
+
+        return self._request(failure.output, decide, Completed(NULL, KEEP_NONE), failure, [], False)
 
     def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:
         """Suspend the event: those that wait behind it keep their order."""
@@ -259,7 +272,7 @@ class UnreadableEntityWork(EventWork):
     def __init__(self, engine: EntityEngine, claim: Claim, problem: UnreadableRecord) -> None:
         handler = missing_handler(claim.name, claim.queue, problem)
         record = EntityRecord(claim.name, claim.run or "", "", claim.queue, 0)
-        super().__init__(engine, claim, record, Mail(0, ""), handler)
+        super().__init__(engine, claim, record, TakenMail(0, ""), handler)
 
     def on_failure(self, failure: Failure) -> CommitRequest:
         error = msgspec.to_builtins(failure.error)

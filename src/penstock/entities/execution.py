@@ -11,13 +11,13 @@ import msgspec
 
 from ..context.context import Context
 from ..context.sync_context import SyncContext
-from ..core.errors import DefinitionError, Rejected, UnknownEntity
+from ..core.errors import DefinitionError, Permanent, Rejected, UnknownEntity
 from ..core.payload import NULL, pack_inline, unpack
 from ..core.schemas import make_validator
 from ..core.tracebacks import describe_error
 from ..handlers.entities import Call, EntityDefinition
 from .decide import Handled
-from .record import EntityRecord
+from .record import EntityRecord, TakenMail
 from .saved_updates import restore_update, save_update
 from .services import CopiesEntities, RemembersKeys
 from .transit import (
@@ -32,22 +32,29 @@ from .transit import (
     refuse_final,
     transit,
 )
+from .units import job_id
 
 MAX_REASON_CHARS = 2_000
+
+
+class BatchRefused(Permanent):
+    """Several events that were handled together were refused or rejected. It is never seen outside."""
 
 
 class Execution:
     """One event of one entity, in one attempt."""
 
     def __init__(
-        self, definition: EntityDefinition, record: EntityRecord, event: str, key: str, ctx: Context, payload: Any
+        self, definition: EntityDefinition, id: str, record: EntityRecord, mail: TakenMail, ctx: Context, payload: Any
     ) -> None:
         self._definition = definition
         self._record = record
-        self._event = event
-        self._key = key
+        self._event = mail.event
+        self._key = job_id(id, mail.n)
+        self._batch_key = job_id(id, record.single_until) if mail.n < record.single_until else None
         self._ctx = ctx
         self._payload = payload
+        self._count = mail.count
         self._storage = _make_storage(definition, record)
         self._entity: Any = None
         self._problems: list[str] = []
@@ -57,7 +64,7 @@ class Execution:
         status = self._record.status
         if status in self._definition.machine.finals:  # the storage is not asked: the event changes nothing
             return self._refuse(refuse_final(status))
-        if (after := await self._storage.find_applied(self._key)) is not None:
+        if (after := await self._find_applied()) is not None:
             return restore_update(self._ctx) or Handled("transitioned", (status, after), recovered=True)
         self._entity, status = await self._storage.load(status)
         machine = self._definition.machine
@@ -74,10 +81,24 @@ class Execution:
         except StopIteration as end:
             return await self._finish(end.value)
 
+    async def _find_applied(self) -> str | None:
+        """Return the status that an earlier attempt has saved: of this event, or of several with it that failed."""
+        if (after := await self._storage.find_applied(self._key)) is not None or self._batch_key is None:
+            return after
+        return await self._storage.find_applied(self._batch_key)
+
     def _refuse(self, ending: RefusedEvent) -> Handled:
+        self._check_batch(ending.reason)
         return Handled("refused", reason=ending.reason, code=ending.code)
 
+    def _check_batch(self, reason: str | None) -> None:
+        """Fail several events that cannot be handled together: each of them is then handled by itself."""
+        if self._count > 1 and reason is not None:
+            raise BatchRefused(f"{self._count} events together: {reason}")
+
     async def _finish(self, ending: Moved | Kept | RefusedEvent) -> Handled:
+        if isinstance(ending, Moved):
+            self._check_batch(ending.rejected)
         if isinstance(ending, RefusedEvent):
             return self._refuse(ending)
         path = ending.path if isinstance(ending, Moved) else ()

@@ -21,6 +21,17 @@ class Mail(msgspec.Struct, frozen=True, array_like=True):
     trace: str | None = None  # the `traceparent` of what emitted it
 
 
+class TakenMail(Mail, frozen=True, array_like=True):
+    """An event that has a job, or several that are handled together: then `n` is the last one, `payload` a list."""
+
+    count: int = 1
+
+    @property
+    def first(self) -> int:
+        """The number of the first of them."""
+        return self.n - self.count + 1
+
+
 class EntityRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     """The state of an entity. At most one of its events has a job; the others wait here, in order of arrival.
 
@@ -39,6 +50,7 @@ class EntityRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     mailbox: list[Mail] = []
     spilled: int = 0  # how many more wait in the state
     handled: int = 0  # events that ended, in any way
+    single_until: int = 0  # up to this number, events are handled one by one: some of them failed together
     priority: int = 0
     closed: bool = False
     paused: bool = False

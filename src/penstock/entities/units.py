@@ -19,6 +19,7 @@ class EventOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     n: int
     event: str | None = None
     trace: str | None = None  # the `traceparent` of what emitted it
+    count: int = 1  # how many events it handles; `n` is the last of them
 
 
 decode_options = msgspec.json.Decoder(EventOptions).decode
@@ -61,7 +62,7 @@ class UnitBuilder:
 
     def job(self, record: EntityRecord, job: NextJob) -> NewJob:
         """Build the job of an event, with the `entity.started` event that its claim appends."""
-        id, options = job_id(self._id, job.n), EventOptions(job.n, job.event, job.trace)
+        id, options = job_id(self._id, job.n), EventOptions(job.n, job.event, job.trace, job.count)
         return NewJob(
             id,
             record.queue,

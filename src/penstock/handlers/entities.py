@@ -20,6 +20,7 @@ from .options import RateOption, check_options
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
+MAX_BATCH = 64  # a mailbox has no more of its events in the record of the entity
 _HOOKS_ATTRIBUTE = "__penstock_hooks__"
 _CONTEXT_NAMES = ("ctx", "context")
 
@@ -128,11 +129,16 @@ class EntityDefinition:
     prefixes: tuple[str, ...] = ()  # of the urns that belong to it
     checks: Mapping[str, Validator] = field(default_factory=dict, repr=False)
     messaging: Mapping[str, Any] | None = None  # see penstock.messaging.read_messaging
+    batches: Mapping[str, int] = field(default_factory=dict)  # event -> how many of it may be handled together
 
     def check_payload(self, event: str, payload: Any) -> Any:
         """Return the payload, converted to its model; raise SchemaViolation if it does not match."""
         check = self.checks.get(event)
         return payload if check is None else check(payload)
+
+    def check_payloads(self, event: str, payloads: Any) -> list[Any]:
+        """Return the payloads of events that are handled together, each converted to its model."""
+        return [self.check_payload(event, payload) for payload in payloads]
 
     def owns(self, urn: str) -> bool:
         """Return whether a urn has one of its prefixes."""
@@ -161,7 +167,8 @@ def entity(
 
     The class may also have `events` (the models of payloads by event), `data` (the model of an entity's data),
     `service` (your own storage), `urn` (the prefix of its urns, or several), `on_rejected`, `on_unmet`, a method
-    `fallback`, and `messaging` (the queues that its events come from), or `bullmq` and `kafka` alone.
+    `fallback`, `batches` (events that are handled several at a time, and how many), and `messaging` (the queues that
+    its events come from), or `bullmq` and `kafka` alone.
 
     Args:
         name: The type of the entities. Default: the name of the class in lower case.
@@ -194,7 +201,7 @@ def entity(
 
 _PARTS = (
     *("states", "transitions", "events", "data", "service", "urn", "on_rejected", "on_unmet", "fallback"),
-    *("messaging", "bullmq", "kafka"),
+    *("batches", "messaging", "bullmq", "kafka"),
 )
 
 
@@ -315,7 +322,20 @@ def _build_checked(
         _read_prefixes(name, parts.get("urn")),
         checks,
         _read_messaging_part(name, parts),
+        _read_batches(name, parts.get("batches", {}), machine),
     )
+
+
+def _read_batches(name: str, batches: Any, machine: Machine) -> dict[str, int]:
+    if not isinstance(batches, Mapping):
+        raise DefinitionError(f"batches of entity {name!r} must be a mapping, got {shorten(batches)}")
+    for event, size in batches.items():
+        _check_event(name, "batches", event, machine)
+        if type(size) is not int or not 2 <= size <= MAX_BATCH:
+            raise DefinitionError(
+                f"batches of entity {name!r}: {event!r} needs a number from 2 to {MAX_BATCH}, got {shorten(size)}"
+            )
+    return dict(batches)
 
 
 def _make_service(name: str, service: Any) -> Any:

@@ -495,6 +495,7 @@ export interface EntityType {
   failed: string | null
   events: (string)[]
   transitions: (Record<string, any>)[]
+  batches?: Record<string, number>
 }
 
 /** An entity. `status` is its state; `handling` the event that is being handled. */

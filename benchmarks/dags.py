@@ -3,8 +3,9 @@
 python -m benchmarks.dags sqlite | redis | postgres [--rounds N] [--large]
 
 Rounds alternate between the shapes; the first one warms up. `steps` is the plain step rate: runs of a flow with
-one step, started before the worker. `flow chain` is a flow with as many steps as the dag `chain`. With `--large`, dags
-of 100 and 10,000 nodes are compared by time and by the memory that the process holds for each node.
+one step, started before the worker. `flow chain` is a flow with as many steps as the dag `chain`; `fan-outs` and `grids`
+are several runs at once. With `--large`, dags of 100 and 10,000 nodes are compared by time and by the memory that the
+process holds for each node.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from penstock.dags import DagBuilder, node
 from .servers import open_target
 
 RUNS, CHAIN, FAN_OUT, SIDE, STEPS = 50, 40, 1_000, 30, 2_000
+FEW = 4  # runs at once of the wide shapes: one run alone waits for its own commits
 SLOTS = 50
 
 
@@ -119,7 +121,9 @@ async def compare_shapes(app: App, rounds: int) -> None:
         "flow chain": (RUNS * CHAIN, lambda: _starts(lambda: app.start("steps"), RUNS)),
         "chain": (RUNS * CHAIN, lambda: _starts(lambda: app.dags.start("chain"), RUNS)),
         "fan-out": (FAN_OUT + 2, lambda: _starts(lambda: app.dags.start("fan-out"), 1)),
+        "fan-outs": (FEW * (FAN_OUT + 2), lambda: _starts(lambda: app.dags.start("fan-out"), FEW)),
         "grid": (SIDE * SIDE, lambda: _starts(lambda: app.dags.start("grid"), 1)),
+        "grids": (FEW * SIDE * SIDE, lambda: _starts(lambda: app.dags.start("grid"), FEW)),
     }
     found = []
     for _ in range(rounds + 1):

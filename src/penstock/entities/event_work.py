@@ -80,6 +80,7 @@ class EventWork:
         self._engine = engine
         self._id = claim.run
         self._builder = engine.unit_builder(claim.run)
+        self._decoded: EntityRecord | None = record
         self._mail = mail
         self._loaded = loaded
         self._rules = rules
@@ -203,7 +204,7 @@ class EventWork:
         before = [*live, *self._state_events(state), *ending.writes.events, *emitted]
 
         def build(version: int, data: bytes | None) -> Unit:
-            record = records.decode(data, self._id) if data is not None else None
+            record = self._record(data)
             if record is None or record.current != self._mail.n:
                 return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=ENDED_EVENT)
             unspilled = take_spilled(record, self._mail.n, self._loaded)
@@ -224,6 +225,13 @@ class EventWork:
 
         claim = self.claim
         return CommitRequest(build, run=self._id, version=claim.version, record=claim.record, outlasts_outage=True)
+
+    def _record(self, data: bytes | None) -> EntityRecord | None:
+        """Return a record that the decision may change: the one decoded for the claim at first, then a new copy."""
+        if data is None:
+            return None
+        decoded, self._decoded = self._decoded, None
+        return decoded if decoded is not None and data is self.claim.record else records.decode(data, self._id)
 
     def _bare_request(
         self, output: AttemptOutput, outcome: Outcome, events: list[NewEvent], memos: Sequence[Any] = ()
@@ -273,6 +281,7 @@ class UnreadableEntityWork(EventWork):
         handler = missing_handler(claim.name, claim.queue, problem)
         record = EntityRecord(claim.name, claim.run or "", "", claim.queue, 0)
         super().__init__(engine, claim, record, TakenMail(0, ""), handler)
+        self._decoded = None  # the record that it was given is not the stored one
 
     def on_failure(self, failure: Failure) -> CommitRequest:
         error = msgspec.to_builtins(failure.error)

@@ -72,6 +72,9 @@ DECLARE
   bodies json[] := '{}';
   originals json[] := '{}';
   claimed_run_jobs bigint[];
+  unkept integer[] := '{}';       -- units whose job is removed as it ends
+  removed_scopes text[];
+  removed_ids text[];
 BEGIN
   now := penstock.now_ms(now_override);
   added := '{}';
@@ -90,6 +93,9 @@ BEGIN
     parents := extras.parents;
     orders := extras.orders;
     cancels := extras.cancels;
+    IF cardinality(extras.keeps) > 0 THEN
+      unkept := ARRAY(SELECT k.unit FROM unnest(extras.keeps) AS k WHERE k.count = 0);
+    END IF;
     IF cardinality(dedupes) > 0 THEN
       PERFORM pg_advisory_xact_lock(k.lock) FROM (
         SELECT DISTINCT hashtextextended('penstock.dedupe_keys ' || d.queue || ' ' || d.key, 0) AS lock
@@ -361,10 +367,19 @@ BEGIN
           attempt = k.attempt - x.uncounted, lease = NULL
         FROM unnest(units) WITH ORDINALITY AS x
         WHERE x.ordinality BETWEEN first AND last AND x.end_state IS NOT NULL AND verdicts[x.ordinality] = 0
-          AND k.pk = job_pks[x.job]
+          AND k.pk = job_pks[x.job] AND x.ordinality <> ALL (unkept)
         RETURNING k.queue, k.state)
       INSERT INTO penstock.finished_counts (queue, state, n)
       SELECT e.queue, e.state, count(*) FROM ended AS e WHERE e.state >= 4 GROUP BY e.queue, e.state;
+    END IF;
+    IF cardinality(unkept) > 0 THEN
+      -- Its end is never written: a row that is removed at once would only leave dead entries in the indexes.
+      WITH removed AS (
+        DELETE FROM penstock.jobs AS k USING unnest(units) WITH ORDINALITY AS x
+        WHERE x.ordinality BETWEEN first AND last AND x.ordinality = ANY (unkept) AND verdicts[x.ordinality] = 0
+          AND k.pk = job_pks[x.job]
+        RETURNING coalesce(k.scope, k.id) AS scope, k.id)
+      SELECT array_agg(m.scope), array_agg(m.id) INTO removed_scopes, removed_ids FROM removed AS m;
     END IF;
     IF has_progress THEN
       UPDATE penstock.jobs AS k SET progress = x.progress
@@ -450,8 +465,14 @@ BEGIN
       END IF;
       IF cardinality(extras.keeps) > 0 THEN
         -- After the parents were informed: they do not wait for a child that is gone.
-        PERFORM penstock.remove_finished(now, ARRAY(
-          SELECT k FROM unnest(extras.keeps) AS k WHERE k.unit BETWEEN first AND last AND verdicts[k.unit] = 0));
+        IF removed_ids IS NOT NULL THEN
+          PERFORM penstock.forget_jobs(now, removed_scopes, removed_ids);
+        END IF;
+        IF cardinality(unkept) < cardinality(extras.keeps) THEN
+          PERFORM penstock.remove_finished(now, ARRAY(
+            SELECT k FROM unnest(extras.keeps) AS k
+            WHERE k.unit BETWEEN first AND last AND verdicts[k.unit] = 0 AND k.count IS DISTINCT FROM 0));
+        END IF;
       END IF;
     END IF;
     first := last + 1;

@@ -122,8 +122,8 @@ BEGIN
   RETURN holders;
 END $$;
 
--- Applies `keep` limits: removes finished jobs beyond a count or an age. Jobs that another transaction has locked are left to
--- it, so this waits for nothing.
+-- Applies `keep` limits other than 0: removes finished jobs beyond a count or an age. Jobs that another transaction has locked
+-- are left to it, so this waits for nothing.
 CREATE OR REPLACE FUNCTION penstock.remove_finished(now bigint, keeps penstock.keep_limit[]) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
@@ -133,14 +133,9 @@ DECLARE
   more_scopes text[];
   more_ids text[];
 BEGIN
-  WITH dropped AS (
-    DELETE FROM penstock.jobs AS j USING unnest(keeps) AS k
-    WHERE j.pk = k.pk AND k.count = 0 AND j.state IN (4, 5)
-    RETURNING coalesce(j.scope, j.id) AS scope, j.id)
-  SELECT array_agg(d.scope), array_agg(d.id) INTO scopes, ids FROM dropped AS d;
   FOR x IN
     SELECT DISTINCT ON (k.queue, k.state) k.queue, k.state, k.count, k.age_ms
-    FROM unnest(keeps) AS k WHERE k.count IS DISTINCT FROM 0 ORDER BY k.queue, k.state, k.unit DESC
+    FROM unnest(keeps) AS k ORDER BY k.queue, k.state, k.unit DESC
   LOOP
     WITH surplus AS (
       SELECT j.pk FROM penstock.jobs AS j
@@ -159,10 +154,17 @@ BEGIN
     ids := ids || more_ids;
   END LOOP;
   IF ids IS NOT NULL THEN
-    PERFORM penstock.forget_scopes(scopes);
-    PERFORM penstock.drop_children(now, ids);
-    DELETE FROM penstock.dedupe_keys WHERE job = ANY (ids) AND until IS NULL;
+    PERFORM penstock.forget_jobs(now, scopes, ids);
   END IF;
+END $$;
+
+-- Deletes what is left of jobs that were removed.
+CREATE OR REPLACE FUNCTION penstock.forget_jobs(now bigint, scopes text[], ids text[]) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+BEGIN
+  PERFORM penstock.forget_scopes(scopes);
+  PERFORM penstock.drop_children(now, ids);
+  DELETE FROM penstock.dedupe_keys WHERE job = ANY (ids) AND until IS NULL;
 END $$;
 
 -- Deletes the memos and the children's results of scopes whose last job is gone. A redriven job reads those of the job it

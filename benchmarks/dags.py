@@ -3,9 +3,9 @@
 python -m benchmarks.dags sqlite | redis | postgres [--rounds N] [--large]
 
 Rounds alternate between the shapes; the first one warms up. `steps` is the plain step rate: runs of a flow with
-one step, started before the worker. `flow chain` is a flow with as many steps as the dag `chain`; `fan-outs` and `grids`
-are several runs at once. With `--large`, dags of 100 and 10,000 nodes are compared by time and by the memory that the
-process holds for each node.
+one step, started before the worker. `flow chain` is a flow with as many steps as the dag `chain`. `fan-outs` and
+`grids` are several runs at once. With `--large`, dags of 100 and 10,000 nodes are compared by time and by the memory
+that the process holds for each node.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -25,7 +26,8 @@ from .peers import PeersMissing, command
 from .servers import open_target
 
 EVENTS, URNS = 9_000, 500
-FEW, MANY, BATCH = 100, 100_000, 2_000
+FEW, MANY, FILL = 100, 100_000, 1_000
+BATCH, ROUNDS = 300, 9
 BY_HAND = Path(__file__).parent / "contenders" / "transitions_by_hand.py"
 
 
@@ -37,6 +39,19 @@ async def count(data: dict[str, Any]) -> None:
 class Tally:
     states = States("open", idles=["open"])
     transitions = (Transition("add", "open", "open", actions=[count]),)
+
+
+async def count_all(data: dict[str, Any], payloads: list[Any]) -> None:
+    data["count"] = data.get("count", 0) + len(payloads)
+
+
+@entity("tally", queue="tallies")
+class FastTally:
+    """The same, to fill a store: it handles many events at a time."""
+
+    states = States("open", idles=["open"])
+    batches = MappingProxyType({"add": 64})
+    transitions = (Transition("add", "open", "open", actions=[count_all]),)
 
 
 @flow("three", emits=["one"])
@@ -103,24 +118,26 @@ async def compare(reset: Callable[[], str], rounds: int) -> None:
 
 
 async def measure_growth(url: str, total: int) -> None:
-    """Print the milliseconds that an event takes, for an entity with 100 events and with many."""
-    async with App(url, handlers=HANDLERS) as app, app.workers.background():
-        await add(app, "tally-warm", 500)
-        done, costs = 0, []
-        goals = [FEW, *(total // 5 * n for n in range(1, 6))]
-        for goal in goals:
-            while done < goal:
-                size = min(500, goal - done)
-                await add(app, "tally-1", size)
-                done += size
-            began = time.perf_counter()
-            await add(app, "tally-1", BATCH)
-            costs.append((time.perf_counter() - began) * 1000 / BATCH)
-            done += BATCH
-            print(
-                f"{goal:>8,} events before: {costs[-1]:.3f} ms an event, {costs[-1] / costs[0]:.2f} of the first",
-                flush=True,
-            )
+    """Print what one more event costs an entity with 100 events and one with many, in turn."""
+    async with App(url, handlers=[FastTally]) as app, app.workers.background():
+        for urn, goal in (("tally-few", FEW), ("tally-many", total)):
+            for first in range(0, goal, FILL):
+                size = min(FILL, goal - first)
+                sent = await asyncio.gather(*(app.entities.emit(urn, "add") for _ in range(size)))
+                await max(sent, key=lambda one: one.n or 0).result()
+    costs: dict[str, list[float]] = {"tally-few": [], "tally-many": []}
+    async with App(url, handlers=[Tally]) as app, app.workers.background():
+        await add(app, "tally-warm", BATCH)
+        for _ in range(ROUNDS):
+            for urn, found in costs.items():
+                began = time.perf_counter()
+                await add(app, urn, BATCH)
+                found.append((time.perf_counter() - began) * 1000 / BATCH)
+        done = (await app.entities.get("tally-many")).data["count"]
+    ratios = [many / few for few, many in zip(*costs.values(), strict=True)]
+    few, many = (median(found) for found in costs.values())
+    print(f"{FEW} events before: {few:.3f} ms an event; {done:,} events: {many:.3f} ms, ", end="")
+    print(f"{median(ratios):.2f} of it ({min(ratios):.2f}–{max(ratios):.2f})")
 
 
 async def add(app: App, urn: str, events: int) -> None:

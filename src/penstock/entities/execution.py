@@ -83,9 +83,10 @@ class Execution:
 
     async def _find_applied(self) -> str | None:
         """Return the status that an earlier attempt has saved: of this event, or of several with it that failed."""
-        if (after := await self._storage.find_applied(self._key)) is not None or self._batch_key is None:
-            return after
-        return await self._storage.find_applied(self._batch_key)
+        after: str | None = await self._storage.find_applied(self._key)
+        if after is None and self._batch_key is not None:
+            after = await self._storage.find_applied(self._batch_key)
+        return after
 
     def _refuse(self, ending: RefusedEvent) -> Handled:
         self._check_batch(ending.reason)

@@ -60,13 +60,13 @@ def make_requests(count: int, first: int = 0, slot_queue: str | None = None) -> 
     return [CommitRequest(lambda _v, _r, n=n: Unit(f"u{n}"), slot_queue=slot_queue) for n in units]  # type: ignore[misc]
 
 
-def make_run_request(version: int) -> CommitRequest:
-    """Return a request that increments the version of run `r`."""
+def make_run_request(version: int, run: str = "r", slot_queue: str | None = None) -> CommitRequest:
+    """Return a request that increments the version of a run."""
 
     def build(now: int, _record: bytes | None) -> Unit:
-        return Unit(f"r.{now}", run=RunWrite("r", now, b"{}", "f", "running"))
+        return Unit(f"{run}.{now}", run=RunWrite(run, now, b"{}", "f", "running"))
 
-    return CommitRequest(build, run="r", version=version, record=b"{}")
+    return CommitRequest(build, run=run, version=version, record=b"{}", slot_queue=slot_queue)
 
 
 def submit(committer: Committer, requests: Sequence[CommitRequest]) -> list[asyncio.Task[Receipt]]:
@@ -203,6 +203,28 @@ async def test_finished_attempts_are_sent_concurrently_without_order() -> None:
     waiting = submit(committer, make_requests(4 * MIN_CONCURRENT_BATCH, slot_queue="q"))
     await run_pending_tasks()
     assert [len(units) for units, _ in store.calls] == [2 * MIN_CONCURRENT_BATCH, 2 * MIN_CONCURRENT_BATCH]
+    await answer_all(store, waiting)
+
+
+async def test_the_ends_of_one_runs_attempts_share_a_commit() -> None:
+    """They could not overlap: a half of them would only be one more commit to wait for."""
+    store: Any = UnorderedStore()
+    committer = Committer(store)
+    count = 4 * MIN_CONCURRENT_BATCH
+    waiting = submit(committer, [make_run_request(1, slot_queue="q") for _ in range(count)])
+    await run_pending_tasks()
+    assert [store.ids(n) for n in range(len(store.calls))] == [[f"r.{n}" for n in range(1, count + 1)]]
+    await answer_all(store, waiting)
+
+
+async def test_the_ends_of_several_runs_attempts_are_split_between_the_runs() -> None:
+    store: Any = UnorderedStore()
+    committer = Committer(store)
+    mixed = [make_run_request(1, run, "q") for _ in range(MIN_CONCURRENT_BATCH) for run in "abcd"]
+    waiting = submit(committer, mixed)
+    await run_pending_tasks()
+    assert [{id[0] for id in store.ids(n)} for n in range(len(store.calls))] == [{"a", "b"}, {"c", "d"}]
+    assert [id for id in store.ids(0) if id[0] == "a"] == [f"a.{n}" for n in range(1, MIN_CONCURRENT_BATCH + 1)]
     await answer_all(store, waiting)
 
 

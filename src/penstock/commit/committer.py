@@ -250,10 +250,10 @@ class Committer:
         flying = self._runs_in_flight
         ready = [request for request in self._pending if request.run not in flying] if flying else self._pending
         blocked = [request for request in self._pending if request.run in flying] if flying else []
-        size = MAX_BATCH
+        batch, rest = ready[:MAX_BATCH], ready[MAX_BATCH:]
         if may_overlap and self._in_flight + 1 < self._max_in_flight and len(ready) >= 2 * MIN_CONCURRENT_BATCH:
-            size = min(size, self._half(len(ready)))
-        batch, self._pending = ready[:size], blocked + ready[size:]
+            batch, rest = _split_between_runs(ready, min(MAX_BATCH, self._half(len(ready))))
+        self._pending = blocked + rest
         if len(self._pending) >= MIN_CONCURRENT_BATCH:
             self._start_flush()
         return batch
@@ -454,6 +454,21 @@ def _free_slots(batch: list[CommitRequest], receipts: list[Receipt]) -> Counter[
             request.has_freed_slot = True
             free[request.slot_queue] += 1
     return free
+
+
+def _split_between_runs(ready: list[CommitRequest], size: int) -> tuple[list[CommitRequest], list[CommitRequest]]:
+    """Return the first `size` requests, and the rest. Those of one run stay together: they could not overlap."""
+    if not _only_finish(ready):
+        return ready[:size], ready[size:]
+    counts = Counter(request.run or request for request in ready)
+    first, total = set[object](), 0
+    for key, count in counts.items():  # in the order of the requests
+        if total < size:
+            first.add(key)
+            total += count
+    batch = [request for request in ready if (request.run or request) in first]
+    rest = [request for request in ready if (request.run or request) not in first]
+    return batch[:MAX_BATCH], batch[MAX_BATCH:] + rest
 
 
 def _only_finish(requests: list[CommitRequest]) -> bool:

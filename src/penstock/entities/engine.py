@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from .commands import EntityCommands
 
 
+MAX_HANDLERS = 1_000
+
+
 class EntityEngine:
     """Runs entities. Their definitions come from the registry."""
 
@@ -52,6 +55,7 @@ class EntityEngine:
         self.clock = runtime.clock
         self.new_unit_id = runtime.new_unit_id
         self.public_url = runtime.public_url
+        self._handlers: dict[tuple[str, str, bool], tuple[EntityDefinition, Handler]] = {}
 
     # Work
 
@@ -91,8 +95,18 @@ class EntityEngine:
             return EventWork(self, claim, record, mail, handler, loaded)
         rules = Rules(definition.machine.finals, definition.batches)
         work = EventWork(self, claim, record, mail, definition.handler, loaded, rules)
-        work.handler = _bind_handler(definition, claim.run or "", record, mail, work)
+        work.handler = self._handler_of(definition, mail.event, is_batch=mail.count > 1)
         return work
+
+    def _handler_of(self, definition: EntityDefinition, event: str, *, is_batch: bool) -> Handler:
+        """Return the handler of an event, or of several at a time. It is made once, and again for a reloaded file."""
+        key = (definition.name, event, is_batch)
+        known = self._handlers.get(key)
+        if known is None or known[0] is not definition:
+            if len(self._handlers) >= MAX_HANDLERS:  # a fallback takes events of any name
+                self._handlers.clear()
+            known = self._handlers[key] = (definition, _bind_handler(definition, event, is_batch=is_batch))
+        return known[1]
 
     # Definitions
 
@@ -216,23 +230,21 @@ class EntityEngine:
         return [f"event {known.current} is being handled; {known.waiting} more wait"] if known.waiting else []
 
 
-def _bind_handler(
-    definition: EntityDefinition, id: str, record: EntityRecord, mail: TakenMail, work: EventWork
-) -> Handler:
-    """Return the handler of one event, or of several. A copy: the options are read once."""
-    event, count = mail.event, mail.count
+def _bind_handler(definition: EntityDefinition, event: str, *, is_batch: bool) -> Handler:
+    """Return the handler of an event, or of several. A copy: the options are read once."""
 
     async def handle(payload: Any, ctx: Context) -> None:
-        work.handled = await Execution(definition, id, record, mail, ctx, payload).run()
+        work: EventWork = ctx._channel.work  # type: ignore[attr-defined]
+        work.handled = await Execution(definition, work.claim.run or "", work.record, work.mail, ctx, payload).run()
 
     def check(value: Any) -> Any:
-        if event not in definition.batches and count == 1:
+        if event not in definition.batches and not is_batch:
             return definition.check_payload(event, value)
-        return definition.check_payloads(event, value if count > 1 else [value])
+        return definition.check_payloads(event, value if is_batch else [value])
 
     bound = copy.copy(definition.handler)
     object.__setattr__(bound, "fn", handle)
     object.__setattr__(bound, "_checks", (check, None))
-    if count > 1:  # those that fail together are handled one by one
+    if is_batch:  # those that fail together are handled one by one
         object.__setattr__(bound, "dead_letters", False)
     return bound

@@ -80,8 +80,9 @@ class EventWork:
         self._engine = engine
         self._id = claim.run
         self._builder = engine.unit_builder(claim.run)
+        self.record = record
         self._decoded: EntityRecord | None = record
-        self._mail = mail
+        self.mail = mail
         self._loaded = loaded
         self._rules = rules
         self.claim = claim
@@ -111,7 +112,7 @@ class EventWork:
         shows_data = self.bodies.records_state
 
         def decide(record: EntityRecord) -> Decision:
-            return on_handled(record, self._mail, handled, self._rules, meta, shows_data=shows_data)
+            return on_handled(record, self.mail, handled, self._rules, meta, shows_data=shows_data)
 
         # Emitted events come before the transition: a refused or rejected event emits nothing.
         is_applied = handled.kind != "refused" and handled.reason is None
@@ -122,12 +123,12 @@ class EventWork:
         error, now = msgspec.to_builtins(failure.error), self._engine.clock.now_ms()
         attempt = self.claim.attempt - (not failure.is_counted)
         meta = self._meta(failure.output) | {"attempt": attempt, "maxAttempts": self.handler.retry.attempts}
-        data = {"event": self._mail.event, **error}
+        data = {"event": self.mail.event, **error}
         if failure.retry_in_ms is not None:
             due = now + failure.retry_in_ms
             event = self._builder.event(Emitted("retrying", {**data, "nextRetryAt": to_iso(due)}, meta))
             return self._bare_request(failure.output, RetryAt(due, pack_record(error)), [event], failure.writes.memos)
-        if self._mail.count > 1:
+        if self.mail.count > 1:
             return self._split(failure)
         jobs = [build_dead_letter(self, failure.error, now, attempt)] if self.handler.dead_letters else []
         dead = Dead(pack_record(error), KEEP_NONE, gives_attempt_back=not failure.is_counted)
@@ -143,7 +144,7 @@ class EventWork:
         meta = self._meta(failure.output)
 
         def decide(record: EntityRecord) -> Decision:
-            return on_split(record, self._mail, failure.error.error, meta)
+            return on_split(record, self.mail, failure.error.error, meta)
 
         return self._request(failure.output, decide, Completed(NULL, KEEP_NONE), failure, [], False)
 
@@ -205,9 +206,9 @@ class EventWork:
 
         def build(version: int, data: bytes | None) -> Unit:
             record = self._record(data)
-            if record is None or record.current != self._mail.n:
+            if record is None or record.current != self.mail.n:
                 return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=ENDED_EVENT)
-            unspilled = take_spilled(record, self._mail.n, self._loaded)
+            unspilled = take_spilled(record, self.mail.n, self._loaded)
             decision = decide(record)
             decision.unspilled = unspilled
             return Unit(

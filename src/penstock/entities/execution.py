@@ -57,6 +57,7 @@ class Execution:
         self._count = mail.count
         self._storage = _make_storage(definition, record)
         self._entity: Any = None
+        self._before: Any = None  # the entity as it was loaded, until something may have changed it
         self._problems: list[str] = []
 
     async def run(self) -> Handled:
@@ -67,6 +68,7 @@ class Execution:
         if (after := await self._find_applied()) is not None:
             return restore_update(self._ctx) or Handled("transitioned", (status, after), recovered=True)
         self._entity, status = await self._storage.load(status)
+        self._before = self._storage.loaded
         machine = self._definition.machine
         if status not in machine.states:
             known = ", ".join(machine.states)
@@ -138,7 +140,10 @@ class Execution:
         """Call actions one after the other. Return why one of them rejected the event; the entity is then as before."""
         if not calls:
             return None
-        before = self._storage.copy(self._entity)
+        # The first actions find the entity as it was loaded.
+        before, self._before = self._before, None
+        if before is None:
+            before = self._storage.copy(self._entity)
         for call in calls:
             values = (self._entity, self._event, self._payload) if fallback else (self._entity, self._payload)
             try:
@@ -195,12 +200,13 @@ class _RecordStorage:
     def __init__(self, definition: EntityDefinition, record: EntityRecord) -> None:
         self._definition = definition
         self._record = record
+        self.loaded = bytes(record.data)
 
     async def find_applied(self, key: str) -> str | None:  # noqa: ARG002
         return None
 
     async def load(self, status: str) -> tuple[Any, str]:
-        return self._make(bytes(self._record.data)), status
+        return self._make(self.loaded), status
 
     def _make(self, data: bytes) -> Any:
         model = self._definition.model
@@ -225,6 +231,8 @@ class _RecordStorage:
 
 class _ServiceStorage:
     """The data is in storage of the user's. It is written first; then Penstock commits."""
+
+    loaded = None  # it has no form that can be kept beside the entity
 
     def __init__(self, definition: EntityDefinition, record: EntityRecord) -> None:
         self._definition = definition

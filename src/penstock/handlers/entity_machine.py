@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..core.errors import DefinitionError
@@ -94,7 +95,15 @@ class Machine:
 
     def candidates(self, status: str, event: str) -> list[Transition]:
         """Return the transitions of an event from a state, in the order of the definition."""
-        return [one for one in self.transitions if event in one.events and status in one.froms]
+        return self._by_event.get((status, event), [])
+
+    @cached_property
+    def _by_event(self) -> dict[tuple[str, str], list[Transition]]:
+        found: dict[tuple[str, str], list[Transition]] = {}
+        for one in self.transitions:
+            for key in dict.fromkeys((status, event) for status in one.froms for event in one.events):
+                found.setdefault(key, []).append(one)
+        return found
 
     def automatic(self, status: str) -> list[Transition]:
         """Return the transitions that are followed without an event; none from a state that rests."""

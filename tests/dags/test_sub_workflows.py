@@ -50,7 +50,7 @@ async def test_the_first_nodes_of_a_child_run_together_and_their_values_reach_th
     async def slow(input: Any, config: Any) -> Any:
         started.append(input)
         await may_end.wait()
-        return {"said": config, "input": input}
+        return {"by": config, "input": input}
 
     async with app(slow, echo) as a, a.workers.background():
         pair = DagBuilder("pair")
@@ -59,7 +59,7 @@ async def test_the_first_nodes_of_a_child_run_together_and_their_values_reach_th
         await a.dags.register(pair.build())
         mapping = {
             "inputMapping": {"n": "x"},
-            "outputMapping": {"l": "left.said", "r": "right.said", "n": "left.input.n"},
+            "outputMapping": {"l": "left.by", "r": "right.by", "n": "left.input.n"},
         }
         root = DagBuilder("root")
         root.add("sub", "sub-workflow", config={"workflowId": "pair", **mapping})

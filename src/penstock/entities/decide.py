@@ -112,16 +112,21 @@ def on_handled(
             data["path"] = list(handled.path)
         data |= {"reason": handled.reason} if handled.reason is not None else {}
         data |= {"recovered": True} if handled.recovered else {}
+        ended = Emitted("transitioned", data, meta)
     elif handled.kind == "kept":
-        data = {"event": event, "status": before, **shown, **problems}
+        ended = Emitted("kept", {"event": event, "status": before, **shown, **problems}, meta)
     else:
         data = {"event": event, "status": before, "reason": handled.reason, "code": handled.code}
-    if mail.count == 1:
-        return _finish(record, [Emitted(handled.kind, data, meta)], rules)
-    # The data is that after the last of them.
-    meta, brief = {**meta, "batch": mail.count}, {name: data[name] for name in data if name != "data"}
-    ended = [Emitted(handled.kind, brief, {**meta, "n": n}) for n in range(mail.first, mail.n)]
-    return _finish(record, [*ended, Emitted(handled.kind, data, meta)], rules)
+        ended = Emitted("refused", data, meta)
+    return _finish(record, [ended] if mail.count == 1 else _repeat(ended, mail), rules)
+
+
+def _repeat(ended: Emitted, mail: TakenMail) -> list[Emitted]:
+    """Return an end for each of the events that were handled together. The last one has the data."""
+    meta = {**ended.meta, "batch": mail.count}
+    brief = {name: value for name, value in ended.data.items() if name != "data"}
+    earlier = [Emitted(ended.kind, brief, {**meta, "n": n}) for n in range(mail.first, mail.n)]
+    return [*earlier, Emitted(ended.kind, ended.data, meta)]
 
 
 def on_dead(record: EntityRecord, data: dict[str, Any], rules: Rules, meta: dict[str, Any]) -> Decision:

@@ -37,10 +37,6 @@ from .units import job_id
 MAX_REASON_CHARS = 2_000
 
 
-class BatchRefused(Permanent):
-    """Several events that were handled together were refused or rejected. It is never seen outside."""
-
-
 class Execution:
     """One event of one entity, in one attempt."""
 
@@ -97,7 +93,7 @@ class Execution:
     def _check_batch(self, reason: str | None) -> None:
         """Fail several events that cannot be handled together: each of them is then handled by itself."""
         if self._count > 1 and reason is not None:
-            raise BatchRefused(f"{self._count} events together: {reason}")
+            raise Permanent(f"{self._count} events together: {reason}")
 
     async def _finish(self, ending: Moved | Kept | RefusedEvent) -> Handled:
         if isinstance(ending, Moved):

@@ -74,12 +74,12 @@ async def test_a_queue_its_limits_its_keys_and_its_jobs(open_console: OpenConsol
             await confirm(page, "9/1h for each key, as the handlers declare")
             await expect(page.get_by_test_id("limits-changed")).to_have_count(0)
             await page.get_by_test_id("pause-queue").click()
-            await confirm(page)
+            await confirm(page, "0 running jobs would end as usual, 4 waiting jobs and those that come would stay")
             await expect(page.get_by_test_id("pause-queue")).to_have_text("Resume")
             await page.get_by_test_id("pause-queue").click()
             await confirm(page)
             await page.get_by_test_id("drain").click()
-            await confirm(page, "4 jobs wait now")
+            await confirm(page, "4 jobs waiting now")
             await expect(page.get_by_test_id("job-row")).to_have_count(0)
             assert (await app.queues.counts("press"))["waiting"] == 0
             async with visit(page, "jobs/later"):
@@ -99,11 +99,14 @@ async def test_a_schedule_is_paused_run_and_shows_where_the_clocks_change(open_c
         await app.schedules.add("bills", flow="order", input={"id": "n"}, cron="0 3 1 */2 *", tz="Europe/Berlin")
         async with open_console(app, "schedules") as page:
             await page.get_by_test_id("pause-schedule").click()
+            await confirm(page, "It would not start a run of order")
             await expect(page.get_by_test_id("resume-schedule")).to_be_visible()
             assert (await app.schedules.get("bills")).paused
             await page.get_by_test_id("resume-schedule").click()
+            await confirm(page, "at its next slot")
             await expect(page.get_by_test_id("pause-schedule")).to_be_visible()
             await page.get_by_test_id("run-now").click()
+            await confirm(page, "A run of order would start")
             await page.get_by_test_id("toast").last.get_by_role("link").click()
             await expect(page.get_by_test_id("run-status")).to_have_attribute("data-state", "completed")
             await page.get_by_test_id("nav-schedules").click()
@@ -175,7 +178,6 @@ async def test_a_wait_is_cancelled_and_an_answer_says_what_it_does(open_console:
         await app.start("approval", {"id": 7}, key="approval-7")
         async with open_console(app, "waits") as page:
             await page.get_by_test_id("wait-row").get_by_role("link").click()
-            await page.get_by_test_id("what-happens").locator("summary").click()
             await expect(page.get_by_test_id("preview")).to_contain_text("becomes resolved")
             async with visit(page, "runs/approval-7?step=approval"):
                 await page.get_by_test_id("cancel-wait").click()
@@ -222,11 +224,12 @@ async def test_what_changed_between_two_attempts_and_two_runs(open_console: Open
     async with App(":memory:", handlers=HANDLERS) as app, app.workers.background():
         await app.runs.wait(await app.start("order", {"id": "7", "fails": True}, key="order-7"))
         await app.runs.wait(await app.start("order", {"id": "8"}, key="order-8"))
-        async with open_console(app, "dead-letters") as page:
-            await page.get_by_test_id("group").get_by_role("button").first.click()
-            await page.get_by_test_id("redrive").click()
+        async with open_console(app, "runs/order-7") as page:
+            await expect(page.get_by_test_id("inspector")).to_contain_text("card of 7 was declined")
+            await page.get_by_role("link", name="Edit the input and redrive").click()
             await page.get_by_test_id("action-input").fill('{"id": "7", "fails": false}')
             await confirm(page, "order-7.charge")
+            await expect(page.get_by_test_id("letter")).to_have_count(0)
             await page.get_by_test_id("toast").last.get_by_role("link").click()
             await expect(page.get_by_test_id("run-status")).to_have_attribute("data-state", "completed")
             await page.locator("[data-testid=node][data-node=charge]").click()
@@ -298,6 +301,7 @@ async def test_alerts_are_checked_and_silenced(open_console: OpenConsole) -> Non
             assert [one.reason for one in await app.alerts.silences()] == ["deploy"]
             await take_picture(page, "alerts-light-1440")
             await page.get_by_test_id("end-silence").click()
+            await confirm(page, "1 alert that fires now would be sent.")
             await expect(page.get_by_test_id("silence-row")).to_have_count(0)
             await page.get_by_test_id("nav-overview").click()
             await expect(page.get_by_test_id("attention")).to_contain_text("alert since")

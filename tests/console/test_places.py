@@ -51,8 +51,11 @@ async def test_queues_and_jobs(open_console: OpenConsole) -> None:
         async with open_console(app, "queues") as page:
             queue = page.locator("[data-testid=queue][data-queue=mail]")
             await queue.get_by_test_id("pause-queue").click()
+            await expect(page.get_by_test_id("preview")).to_contain_text("1 waiting job and those that come would stay")
+            await page.get_by_test_id("action-confirm").click()
             await expect(page.get_by_test_id("toast")).to_contain_text("paused")
             await queue.get_by_test_id("resume-queue").click()
+            await page.get_by_test_id("action-confirm").click()
             await expect(queue.get_by_test_id("pause-queue")).to_be_visible()
             await page.get_by_role("link", name="mail", exact=True).click()
             await page.get_by_role("tab", name="waiting").first.click()
@@ -111,6 +114,7 @@ async def test_an_approval_on_a_phone(open_console: OpenConsole) -> None:
         run = await app.start("approval", {"id": 7}, key="approval-7")
         async with open_console(app, "waits", size=NARROW) as page:
             await page.get_by_test_id("wait-row").get_by_role("link").click()
+            await expect(page.get_by_test_id("preview")).to_contain_text("becomes resolved")
             await page.get_by_test_id("reason").fill("looks right")
             await take_picture(page, "approval-light-360")
             assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
@@ -126,6 +130,7 @@ async def test_schedules_events_workers_audit_and_settings(open_console: OpenCon
             schedule = page.get_by_test_id("schedule")
             await expect(schedule).to_contain_text("every day at 03:00 in Europe/Berlin")
             await page.get_by_test_id("run-now").click()
+            await page.get_by_test_id("action-confirm").click()
             await expect(page.get_by_test_id("toast")).to_contain_text("has started")
             await page.get_by_test_id("nav-events").click()
             await page.get_by_test_id("kinds").fill("hello.sent")
@@ -218,6 +223,11 @@ async def test_a_hidden_tab_loads_nothing(open_console: OpenConsole) -> None:
     async with App(":memory:", handlers=HANDLERS) as app, open_console(app, "runs") as page:
         await app.start("order", {"id": "0"}, key="order-0")
         await expect(page.get_by_test_id("run-row")).to_have_count(1)
+        frames = await page.context.new_cdp_session(page)
+        received: list[str] = []
+        frames.on("Network.webSocketFrameReceived", lambda frame: received.append(frame["response"]["payloadData"]))
+        await frames.send("Network.enable")
+        await page.clock.install()
         show = "isHidden => {Object.defineProperty(document, 'hidden', {value: isHidden, configurable: true});" + (
             "document.dispatchEvent(new Event('visibilitychange'))}"
         )
@@ -225,10 +235,11 @@ async def test_a_hidden_tab_loads_nothing(open_console: OpenConsole) -> None:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         await app.start("order", {"id": "1"}, key="order-1")
-        await app.emit("hello.sent", {})
-        await expect(page.get_by_test_id("run-row")).to_have_count(1)
+        await until(lambda: any("order-1" in text for text in received))
+        await page.clock.run_for(60_000)
         assert asked == []
         await page.evaluate(show, False)
+        await page.clock.run_for(2000)
         await expect(page.get_by_test_id("run-row")).to_have_count(2)
 
 
@@ -253,6 +264,7 @@ async def test_the_slots_and_results_of_a_schedule(open_console: OpenConsole) ->
             for name in ("nightly", "mails"):
                 one = page.get_by_test_id("schedule").filter(has_text=name)
                 await one.get_by_test_id("run-now").click()
+                await page.get_by_test_id("action-confirm").click()
                 await expect(page.get_by_test_id("toast").last).to_contain_text(f"{name} has started")
                 await one.get_by_role("button").first.click()
                 await expect(page.get_by_test_id("slot")).to_have_count(5)

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from console_flows import HANDLERS
-from console_pages import NARROW, OpenConsole, open_browser, take_picture
+from console_pages import NARROW, OpenBrowser, OpenConsole, go, take_picture
 from playwright.async_api import expect
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -18,8 +18,25 @@ from http_server import Serve, serve_app
 from penstock import App
 from penstock.http import asgi_app, console
 from penstock.http.server import Server, bind
+from penstock.testing import until
 
 MAX_FIRST_LOAD_BYTES = 250_000
+# Pages, what each shows once its data has come, and the buttons that only show something else.
+VIEWED = {
+    "": "[data-testid=attention]",
+    "runs": "[data-testid=run-row]",
+    "runs/order-b?step=charge": "[data-testid=step-error]",
+    "runs/approval-7": "[data-testid=why]",
+    "flows/order": "[data-testid=node]",
+    "queues": "[data-testid=queue]",
+    "queues/default": "[data-testid=limits]",
+    "dead-letters": "[data-testid=group]",
+    "waits/{wait}": "[data-testid=wait-state]",
+    "schedules": "[data-testid=schedule]",
+    "events": "[data-testid=tail]",
+    "alerts": "[data-testid=empty]",
+}
+READS = {"", "play", "previous", "next", "copy-as", "tab-timeline", "tab-events", "more", "node", "event"}
 
 
 @pytest.fixture
@@ -87,7 +104,7 @@ async def test_who_the_caller_is(serve: Serve) -> None:
 
 
 @needs_browser
-async def test_mounted_anywhere_with_deep_links_and_no_other_host(built: Path) -> None:
+async def test_mounted_anywhere_with_deep_links_and_no_other_host(open_at: OpenBrowser) -> None:
     async with App(":memory:", handlers=HANDLERS) as app:
         await app.start("order", {"id": "a"}, key="order-a")
         listener = bind("127.0.0.1", 0)
@@ -96,7 +113,7 @@ async def test_mounted_anywhere_with_deep_links_and_no_other_host(built: Path) -
         serving = asyncio.create_task(server.run(ready.set))
         await ready.wait()
         host = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        async with open_browser(host) as page:
+        async with open_at(host) as page:
             asked: list[str] = []
             page.on("request", lambda request: asked.append(request.url))
             await page.goto(f"{host}/ops/jobs/console/runs/order-a?tab=events")
@@ -125,22 +142,35 @@ async def test_login_with_a_token_and_a_viewer_sees_no_buttons(open_console: Ope
     async with App(":memory:", handlers=HANDLERS) as app:
         _, viewer = await app.tokens.add("vera", "viewer")
         await app.start("order", {"id": "a"}, key="order-a")
-        async with open_console(app, "runs/order-a") as page:
+        await app.schedules.add("nightly", flow="order", input={"id": "n"}, cron="0 3 * * *")
+        async with app.workers.background():
+            await app.runs.wait(await app.start("order", {"id": "b", "fails": True}, key="order-b"))
+            await app.start("approval", {"id": 7}, key="approval-7")
+            (wait,) = await until(lambda: app.waits.list(run="approval-7"))
+        await app.start("order", {"id": "a"}, key="order-c")
+        async with open_console(app, "runs/order-c") as page:
             await page.get_by_test_id("token").fill("pst_wrong")
             await page.get_by_test_id("login").click()
             await expect(page.get_by_role("alert")).to_contain_text("unknown")
             await take_picture(page, "login-light-1440")
             await page.get_by_test_id("token").fill(viewer)
             await page.get_by_test_id("login").click()
-            await expect(page.get_by_test_id("run-id")).to_have_text("order-a")
+            await expect(page.get_by_test_id("run-id")).to_have_text("order-c")
             await expect(page.get_by_test_id("live")).to_have_attribute("data-state", "Live")
             for name in ("cancel", "pause", "replay", "retry"):
                 await expect(page.get_by_test_id(name)).to_have_count(0)
             await expect(page.get_by_test_id("nav-audit")).to_have_count(0)
-            await app.emit("hello.sent", {"n": 1}, run="order-a")
+            await app.emit("hello.sent", {"n": 1}, run="order-c")
             await expect(page.get_by_test_id("travel")).to_have_text("2 events")
             await page.reload()
-            await expect(page.get_by_test_id("run-id")).to_have_text("order-a")
+            await expect(page.get_by_test_id("run-id")).to_have_text("order-c")
+            for path, shows in VIEWED.items():
+                await go(page, path.format(wait=wait.id), shows)
+                found = await page.eval_on_selector_all(
+                    "main button",
+                    "all => all.map(one => one.dataset.testid ?? (one.matches('.primary, .danger') ? one.innerText : ''))",
+                )
+                assert {*found} <= READS, path
 
 
 @needs_browser
@@ -167,7 +197,7 @@ async def test_keys_palette_and_theme(open_console: OpenConsole) -> None:
 
 
 @needs_browser
-async def test_pages_go_on_after_a_restart_of_the_server(built: Path) -> None:
+async def test_pages_go_on_after_a_restart_of_the_server(open_at: OpenBrowser) -> None:
     async with App(":memory:", handlers=HANDLERS) as app:
         await app.start("order", {"id": "a"}, key="order-a")
         listener = bind("127.0.0.1", 0)
@@ -182,9 +212,9 @@ async def test_pages_go_on_after_a_restart_of_the_server(built: Path) -> None:
             return server, serving
 
         server, serving = await start(listener)
-        async with open_browser(address) as page:
+        async with open_at(address) as page:
             await page.goto(f"{address}/runs/order-a")
-            await expect(page.get_by_test_id("travel")).to_have_text("1 events")
+            await expect(page.get_by_test_id("travel")).to_have_text("1 event")
             await page.evaluate("window.isSamePage = true")
             server.stop()
             await serving

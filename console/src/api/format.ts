@@ -38,11 +38,22 @@ export function age(text: string | null | undefined, at = now.value): string {
   return ms > 0 ? `${count}${unit} ago` : `in ${count}${unit}`
 }
 
-export const clock = (text: string | null | undefined): string =>
-  text ? new Date(text).toLocaleTimeString(undefined, { hour12: false }) + '.' + String(new Date(text).getMilliseconds()).padStart(3, '0') : '–'
+// A formatter is slow to make and quick to use: lists format thousands of times.
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-digit', second: '2-digit', hourCycle: 'h23' })
+const MOMENT = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium', hour12: false } as Intl.DateTimeFormatOptions)
 
-export const moment = (text: string | null | undefined): string =>
-  text ? new Date(text).toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'medium', hour12: false } as Intl.DateTimeFormatOptions) : '–'
+export const clock = (text: string | null | undefined): string => (text ? `${CLOCK.format(new Date(text))}.${String(new Date(text).getMilliseconds()).padStart(3, '0')}` : '–')
+
+export const moment = (text: string | null | undefined): string => (text ? MOMENT.format(new Date(text)) : '–')
+
+/** Return a sentence of the server without the command it ends with, and with a capital. */
+export function withoutCommand(text: string): string {
+  const found = text.replace(/\s*[(;][^(;`]*`[^`]*`\)?\.?$/, '')
+  return found.charAt(0).toUpperCase() + found.slice(1)
+}
+
+/** Return a text with its times as the clocks here show them. */
+export const localTimes = (text: string): string => text.replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, (found) => moment(found))
 
 /** Return a time as the clocks of a zone show it. */
 export const momentIn = (text: string, zone: string): string =>

@@ -73,3 +73,9 @@ export function logout(): void {
   localStorage.removeItem(TOKEN)
   location.reload()
 }
+
+/** Read a blob with the token of this page. */
+export async function readBlob(key: string): Promise<Blob> {
+  const response = await api.connection.fetch(`/api/_blobs/${key.split('/').map(encodeURIComponent).join('/')}`)
+  return response.blob()
+}

@@ -31,6 +31,8 @@ export interface Row {
   segments: Segment[]
   calls: Map<string, CallBar>
   attempts: Map<number, Attempt>
+  /** The job that runs it, once it has started. */
+  job?: string
   /** The attempts before the last redrive, which counts from 1 again. */
   before: number
   redrives: number
@@ -133,6 +135,7 @@ export class Fold {
     if (what === 'started') {
       if (!last) this.#queue(row, at)
       close(last?.kind === 'run' ? 'cancelled' : undefined) // a worker that died wrote no end
+      if (event.meta?.jobId) row.job = String(event.meta.jobId)
       row.segments.push({ kind: 'run', from: at, attempt, state: 'running', text: String(event.meta?.worker ?? '') })
       row.attempts.set(attempt, this.#attempt(row, event, attempt, at))
     } else if (what === 'completed') {

@@ -28,6 +28,16 @@ export interface Placed {
 
 export const NODE_WIDTH = 168
 
+const SMALL = 100
+
+/** Place a graph in a box: a small one in the direction in which its letters are larger. */
+export function placeIn(nodes: GraphNode[], edges: GraphEdge[], box: { width: number; height: number }): Placed {
+  if (nodes.length > SMALL) return place(nodes, edges, box.width > 560)
+  const zoom = (one: Placed): number => Math.min(1, box.width / one.width, box.height / one.height)
+  const [wide, high] = [place(nodes, edges, true), place(nodes, edges, false)]
+  return zoom(high) > zoom(wide) * 1.1 ? high : wide
+}
+
 export function place(nodes: GraphNode[], edges: GraphEdge[], isWide = true): Placed {
   const graph = new graphlib.Graph({ multigraph: true })
   graph.setGraph({ rankdir: isWide ? 'LR' : 'TB', nodesep: 18, ranksep: isWide ? 40 : 26, edgesep: 12, marginx: 16, marginy: 16 })

@@ -68,7 +68,7 @@ async def _check_ages(app: App, rule: AlertRule) -> AsyncIterator[Condition]:
     for queue in await app.queues.list():
         if rule.concerns(queue.name) and not queue.name.endswith(DLQ) and queue.age_ms > rule.limit_ms:
             text = f"queue {queue.name}: the next job has waited {format_ms(queue.age_ms)}"
-            yield Condition(rule.rule, queue.name, f"{text}; {queue.counts['waiting']} are waiting")
+            yield Condition(rule.rule, queue.name, f"{text}; {queue.counts['waiting']} waiting")
 
 
 async def _check_workers(app: App, rule: AlertRule) -> AsyncIterator[Condition]:
@@ -76,7 +76,8 @@ async def _check_workers(app: App, rule: AlertRule) -> AsyncIterator[Condition]:
     for queue in await app.queues.list():
         is_waiting = queue.counts["waiting"] and queue.age_ms > rule.limit_ms and not queue.name.endswith(DLQ)
         if rule.concerns(queue.name) and is_waiting and not live.serve(queue.name):
-            text = f"queue {queue.name}: {queue.counts['waiting']} jobs wait, and {live.advise(queue.name)}"
+            jobs = "1 job waits" if queue.counts["waiting"] == 1 else f"{queue.counts['waiting']} jobs wait"
+            text = f"queue {queue.name}: {jobs}, and {live.advise(queue.name)}"
             yield Condition(rule.rule, queue.name, text)
 
 
@@ -87,7 +88,8 @@ async def _check_groups(app: App, rule: AlertRule, since: int) -> AsyncIterator[
             continue
         for group in await app.store.error_groups(letters):
             if group.first > since:
-                text = f"queue {queue}: a new error, {group.count} dead letters (`penstock dlq show {group.sample}`)"
+                letters_text = f"{group.count} dead letter{'s' * (group.count != 1)}"
+                text = f"queue {queue}: a new error, {letters_text} (`penstock dlq show {group.sample}`)"
                 yield Condition(rule.rule, queue, text, group.group)
 
 

@@ -28,7 +28,11 @@ from typing import IO
 # What takes long to import, and reads no environment while it does.
 PRELOADED = (
     "argparse", "asyncpg", "hiredis", "redis.asyncio", "penstock", "penstock.cli.argv", "penstock.cli.command_table",
-    "penstock.cli.commands.run", "penstock.cli.commands.runs", "penstock.cli.errors", "penstock.cli.session",
+    "penstock.app.app", "penstock.app.dags", "penstock.app.diagnosis", "penstock.app.entities", "penstock.app.jobs",
+    "penstock.app.outbox", "penstock.app.preflight", "penstock.app.queues", "penstock.app.run_actions", "penstock.app.sync",
+    "penstock.app.transactions", "penstock.app.waits", "penstock.app.webhooks", "penstock.app.workers",
+    "penstock.cli.commands.run", "penstock.cli.commands.runs", "penstock.dags.engine", "penstock.entities.engine",
+    "penstock.flows.delivery", "penstock.cli.errors", "penstock.cli.session",
     "penstock.testing.clock", "penstock.testing.history", "penstock.testing.faults", "penstock.testing.threadless_sqlite",
     "penstock.stores.postgres", "penstock.stores.redis", "penstock.stores.sqlite", "rich.live",
 )  # fmt: skip

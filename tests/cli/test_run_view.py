@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.cli.run_view import RunPanel, build_rows, one_line, render_text
+from penstock.cli.run_panel import RunPanel
+from penstock.cli.run_view import build_rows, one_line, render_text
 from penstock.core.clock import from_iso
 from penstock.flows.reducer import RunView, StepView
 from penstock.testing.clock import FakeClock

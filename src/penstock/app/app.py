@@ -5,18 +5,15 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack, cast, overload
 
 from .. import __version__
-from ..blobs.connect import open_blobs
-from ..commit.command_sink import CommandSink
 from ..commit.committer import Committer
 from ..commit.rate_counter import RateCounter
 from ..commit.runtime import Runtime
@@ -24,21 +21,12 @@ from ..context.blob_urls import BlobUrls
 from ..context.blobs import BlobView
 from ..core.clock import Clock, SystemClock, to_iso
 from ..core.durations import Duration
-from ..core.errors import ConfigError, DagInactive
-from ..core.events import Event, EventBodies
+from ..core.errors import ConfigError
+from ..core.events import EventBodies
 from ..core.outage_retry import open_with_retry
-from ..core.payload import pack
 from ..core.redaction import Redactor
 from ..core.retry import RetryOption
 from ..core.text import shorten
-from ..dags.engine import DagEngine
-from ..entities.commands import DelayedEvent
-from ..entities.engine import EntityEngine
-from ..flows.delivery import DeliveryEngine
-from ..flows.delivery_preview import DeliveryPreview
-from ..flows.engine import FlowEngine
-from ..flows.start_on import StartOnWaits, find_start, started_run_id
-from ..flows.webhook_commands import WebhookCommands
 from ..handlers.discovery import (
     DiscoveredHandler,
     LoadProblem,
@@ -48,76 +36,72 @@ from ..handlers.discovery import (
     find_bridges,
     read_functions,
 )
-from ..handlers.manifest import describe
 from ..handlers.options import KeepOption
 from ..handlers.registry import Registry, build_registry
-from ..handlers.reload import rediscover, rediscover_file
-from ..jobs.engine import JobEngine
-from ..jobs.launcher import Launcher
 from ..ports.blobs import ObjectStore
 from ..ports.bridge import Bridge
 from ..ports.store import Store
-from ..ports.unit import DELIVERIES, Claim
-from ..runners.node.program import HostOptions
-from ..runners.node.runner import NodeFiles
+from ..ports.unit import Claim
 from ..settings import SettingOptions, Settings
-from ..stores.offload import ValueSweeper, offload
 from ..telemetry.instrumentation import Instrumentation, InstrumentationListener
 from ..telemetry.logging import configure
 from ..telemetry.tracing import Tracer
-from ..worker.child_runs import ChildRuns
-from ..worker.engines import Engine, Engines, RunDefinition
-from ..worker.outcomes import Work
-from .advice import Advice
-from .alert_service import AlertService
-from .alert_webhook import send_alert
-from .alerts import Alerts
 from .app_log import make_app_log
 from .arguments import NoInput, StartOptions, check_list, check_path
-from .blobs import Blobs
-from .bridges import AppBridgeHost, BridgeView, check_bridges, make_entity_bridges, run_bridges
-from .dag_files import register_dag_files
-from .dags import Dags
-from .dead_letters import DeadLetters
-from .diagnosis import Check, diagnose
-from .entities import Entities
-from .events import Events
-from .executions import ExecutionFrame
-from .flows import Flows
-from .jobs import Jobs
-from .lifted_limits import lift_limits
-from .outbox import Outbox
-from .queues import Queues
-from .run_handle import R, Run
-from .run_reader import RunReader
-from .runs import Runs
-from .schedule_service import ScheduleService
-from .schedules import Schedules
-from .shared_connections import SharedConnections
-from .snapshots import Snapshots
-from .state import AppState
+from .assembly import PARTS, WITH_LARGE_VALUES
 from .store_urls import open_store
-from .tokens import Tokens
 from .trace_setup import make_tracer
-from .transactions import Transactions, Writers
-from .waits import Waits
-from .webhooks import Webhooks
-from .workers import RunnerFactory, Workers
+
+if TYPE_CHECKING:
+    from ..dags.engine import DagEngine
+    from ..entities.engine import EntityEngine
+    from ..flows.delivery_preview import DeliveryPreview
+    from ..flows.engine import FlowEngine
+    from ..flows.start_on import StartOnWaits
+    from ..jobs.launcher import Launcher
+    from ..runners.node.runner import NodeFiles
+    from ..telemetry.tracing import Tracer
+    from ..worker.child_runs import ChildRuns
+    from ..worker.engines import Engine, Engines, RunDefinition
+    from ..worker.outcomes import Work
+    from .advice import Advice
+    from .alerts import Alerts
+    from .blobs import Blobs
+    from .bridges import BridgeView
+    from .dags import Dags
+    from .dead_letters import DeadLetters
+    from .diagnosis import Check
+    from .entities import Entities
+    from .events import Events
+    from .executions import ExecutionFrame
+    from .flows import Flows
+    from .jobs import Jobs
+    from .outbox import Outbox
+    from .queues import Queues
+    from .run_handle import R, Run
+    from .run_reader import RunReader
+    from .runs import Runs
+    from .schedule_service import ScheduleService
+    from .schedules import Schedules
+    from .shared_connections import SharedConnections
+    from .snapshots import Snapshots
+    from .state import AppState
+    from .tokens import Tokens
+    from .transactions import Transactions
+    from .waits import Waits
+    from .webhooks import Webhooks
+    from .workers import RunnerFactory, Workers
 
 log = logging.getLogger("penstock")
 I = TypeVar("I")  # noqa: E741
 """The input of a flow."""
 
-EngineFactory = Callable[[Runtime, Launcher], Engine]
+EngineFactory: TypeAlias = "Callable[[Runtime, Launcher], Engine]"
 """Makes an engine for another kind of run, from what the App's own engines share. Its work has the launcher if its
 handlers may start jobs and runs."""
 
-_FACETS = {
-    *("runs", "jobs", "queues", "dead_letters", "schedules", "waits", "events", "state", "workers", "outbox"),
-    *("tokens", "store", "webhooks", "dags", "entities", "blobs", "alerts"),
-    *("_runtime", "_committer", "_engine", "_engines", "_transactions", "_schedule_service", "_start_on", "_snapshots"),
-    "_delivery_preview",
-}
+
+_OPENED = ("store", "_runtime", "_committer")
 
 
 class NotOpen(ConfigError, AttributeError):
@@ -153,6 +137,37 @@ class App:
         blobs: A blob store to use instead of opening `blob_url`.
         settings: Any setting by name; see the settings reference.
     """
+
+    # Made when first used; see `assembly`.
+    runs: Runs
+    jobs: Jobs
+    queues: Queues
+    dead_letters: DeadLetters
+    schedules: Schedules
+    waits: Waits
+    events: Events
+    state: AppState
+    webhooks: Webhooks
+    dags: Dags
+    entities: Entities
+    outbox: Outbox
+    tokens: Tokens
+    blobs: Blobs
+    alerts: Alerts
+    workers: Workers
+    _advice: Advice
+    _children: ChildRuns
+    _launcher: Launcher
+    _engines: Engines
+    _engine: FlowEngine
+    _dag_engine: DagEngine
+    _entity_engine: EntityEngine
+    _delivery_preview: DeliveryPreview
+    _transactions: Transactions
+    _snapshots: Snapshots
+    _run_reader: RunReader
+    _schedule_service: ScheduleService
+    _start_on: StartOnWaits
 
     def __init__(
         self,
@@ -193,7 +208,13 @@ class App:
         self._shared_connections = connections
         self._objects = blobs
         self._is_open = False
-        self.flows = Flows(self)
+        self._making = threading.RLock()
+
+    @cached_property
+    def flows(self) -> Flows:
+        from .flows import Flows
+
+        return Flows(self)
 
     def listen(self, listener: InstrumentationListener) -> None:
         """Add a listener of instrumentation events. Call it before the App is open.
@@ -217,8 +238,10 @@ class App:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Facets exist once the App is open; say so for one that is missing."""
-            if name in _FACETS:
+            """Make a part of an open App when it is first used."""
+            if name in PARTS and vars(self).get("_has_parts"):
+                return self._make_part(name)
+            if name in PARTS or name in _OPENED:
                 raise NotOpen("this App is not open; use `async with App(…) as app:` or call `await app.open()` first")
             raise AttributeError(f"App has no attribute {name!r}")
 
@@ -243,6 +266,8 @@ class App:
         self._is_open = True
         try:
             for bridge in self._bridges:
+                from .bridges import AppBridgeHost
+
                 open_bridge = partial(bridge.open, AppBridgeHost(self))
                 await open_with_retry("the bridge is not open yet", open_bridge, connect_timeout)
         except BaseException:
@@ -250,13 +275,15 @@ class App:
             raise
 
     def _build(self, store: Store) -> None:
+        for name in PARTS:  # those of an earlier opening
+            vars(self).pop(name, None)
         self.clock = store.clock
         objects, store = self._offload(store)
         self.store = store
         self._committer = Committer(store, self._instrumentation)
         self._committer.rates = RateCounter(store, self._committer.outages)
-        blobs = self._open_blobs(objects, store)
-        runtime = Runtime(
+        self._blob_view = self._open_blobs(objects, store)
+        self._runtime = Runtime(
             store,
             self._committer,
             self._bodies,
@@ -265,73 +292,36 @@ class App:
             lambda: self.registry,
             self._instrumentation,
             self.settings.public_url,
-            blobs,
+            self._blob_view,
         )
-        self._runtime = runtime
-        advice = Advice(runtime)
-        children = ChildRuns(runtime, lambda: self._engines)
-        launcher = Launcher(runtime, children, self._find_definition, advice.warn_about_queue, self.settings.max_depth)
-        self._engine = FlowEngine(runtime, launcher)
-        emits = (self._emit_to_run, children, self._emit_to_entity, partial(send_alert, self.settings.alert_webhook))
-        deliveries = DeliveryEngine(runtime, self._start_on_event, *emits)
-        self._delivery_preview = DeliveryPreview(runtime, self._start_on_event, lambda: self.registry.flows)
-        self._dag_engine = DagEngine(runtime, launcher, self.settings.http_allow)
-        self._entity_engine = EntityEngine(runtime, launcher)
-        more = [make(runtime, launcher) for make in self._engine_factories]
-        own: list[Engine] = [self._engine, JobEngine(runtime, launcher), self._dag_engine, self._entity_engine]
-        self._engines = Engines([*own, *more], {DELIVERIES: deliveries})
+        self._has_parts = True
         self._bodies.add_types(self._engines.run_kinds)
-        self._transactions = Transactions(runtime, self._make_writers(advice))
-        direct = self._transactions.direct
-        self._snapshots = Snapshots(store, store.clock)
-        self.events = Events(self)
-        self._run_reader = RunReader(self)
-        self.runs = Runs(self)
-        self.jobs = Jobs(self)
-        self.dags = Dags(self)
-        self.entities = Entities(self)
-        self.queues = Queues(runtime)
-        self.dead_letters = DeadLetters(runtime, direct.commands, direct.entities)
-        self._schedule_service = ScheduleService(runtime, direct.commands, direct.jobs, self._dag_engine)
-        self.schedules = Schedules(self, self._schedule_service)
-        self.waits = Waits(runtime, self._engine)
-        self.webhooks = Webhooks(
-            runtime, WebhookCommands(self._engine, direct.commands, self._committer, self._dag_engine)
-        )
-        self.state = AppState(runtime)
-        self.outbox = Outbox(self._committer, self.settings.namespace)
-        self.tokens = Tokens(runtime)
-        self.blobs = Blobs(blobs)
-        self.alerts = Alerts(self)
-        self._start_on = StartOnWaits(runtime)
-        self.workers = Workers(
-            runtime,
-            self.open_claim,
-            self._schedule_service,
-            self._start_on,
-            self.settings,
-            self._bridges,
-            lambda: run_bridges(self, (*self._file_bridges, *self._entity_bridges)),
-            self._make_runner,
-            {"node": self._node.make_runner},
-            lambda: register_dag_files(self),
-            self._make_alert_service,
-            self._value_sweeper,
-        )
-        if self._value_sweeper is not None and self.settings.blob_threshold:
-            for facet in (self.runs, self.jobs, self.events, self.waits, self.dead_letters, self.dags, self.webhooks):
-                lift_limits(facet)
+
+    def _make_part(self, name: str) -> Any:
+        """Make a part of the App, once: a SyncApp asks from several threads."""
+        with self._making:
+            if (part := vars(self).get(name)) is None:
+                part = PARTS[name](self)
+                if name in WITH_LARGE_VALUES and self._value_sweeper is not None and self.settings.blob_threshold:
+                    from .lifted_limits import lift_limits
+
+                    lift_limits(part)
+                setattr(self, name, part)
+            return part
 
     async def close(self) -> None:
         """Stop the worker, write what is in hand and close the store."""
         if not self._is_open:
             return
         self._is_open = False
-        await self.workers.close()
+        if (workers := vars(self).get("workers")) is not None:
+            await workers.close()
         for bridge in self._bridges:
             await bridge.close()
-        await self._node.close()
-        await self.events.close()
+        if (node := vars(self).get("_node")) is not None:
+            await node.close()
+        if (events := vars(self).get("events")) is not None:
+            await events.close()
         await self._committer.close()
         await self.store.close()
 
@@ -526,6 +516,8 @@ class App:
 
         Running attempts go on with the code they started with; a running worker takes the new queues and limits.
         """
+        from ..handlers.reload import rediscover, rediscover_file
+
         found: list[DiscoveredHandler] = []
         problems: list[LoadProblem] = []
         options = (self.settings.queue_names, self.settings.import_mode, self.registry, self._scripts)
@@ -573,6 +565,8 @@ class App:
         `fingerprint` is the same in every process that has loaded the same code: a handler, its options, and the
         project's modules it imports. `compiledAt` is when this process loaded it.
         """
+        from ..handlers.manifest import describe
+
         runner = getattr(self._make_runner, "__name__", "custom") if self._make_runner is not None else "inprocess"
         return describe(
             self.registry,
@@ -587,15 +581,19 @@ class App:
     @property
     def script_sources(self) -> Iterable[Path]:
         """The TypeScript and JavaScript worker files, and the project files that they import."""
-        return tuple(self._node.sources)
+        return tuple(self._node.sources) if "_node" in vars(self) else ()
 
     async def check_bridges(self) -> Sequence[BridgeView]:
         """Return the open bridges of this App, and whether the system of each one answers."""
+        from .bridges import check_bridges
+
         own = (*self._file_bridges, *self._entity_bridges) if self.workers.is_running else ()
         return await check_bridges((*self._bridges, *own))
 
     async def diagnose(self) -> Sequence[Check]:
         """Check settings, worker files, store, clock, disk, queues and dead letters, as `penstock doctor` does."""
+        from .diagnosis import diagnose
+
         return await diagnose(self)
 
     # Internals
@@ -604,10 +602,14 @@ class App:
         """Return the blob store, and the store that keeps large values there."""
         settings, objects = self.settings, self._objects
         if objects is None and settings.blob_url:
+            from ..blobs.connect import open_blobs
+
             objects = open_blobs(settings.blob_url, settings.namespace, store.clock)
         if objects is None:
             self._value_sweeper = None
             return objects, store
+        from ..stores.offload import ValueSweeper, offload
+
         new_id = partial(next, self._unit_ids)
         self._value_sweeper = ValueSweeper(store, objects, store.clock, new_id, settings.blob_grace)
         return objects, offload(store, objects, settings.blob_threshold)
@@ -617,11 +619,6 @@ class App:
         is_on = settings.blob_signed_urls == "on"
         return BlobView(objects, BlobUrls(store, self._committer, store.clock, new_id, settings.public_url, is_on))
 
-    def _make_alert_service(self) -> AlertService | None:
-        if not self.settings.alerts:
-            return None
-        return AlertService(self.alerts, self.clock, self.settings.alert_interval, self._committer.outages)
-
     def open_claim(self, claim: Claim) -> Coroutine[Any, Any, Work]:
         """Open a claim with the engine it belongs to. The worker calls it."""
         return self._engines.open(claim)
@@ -629,36 +626,18 @@ class App:
     def _find_definition(self, target: Any) -> RunDefinition:
         return self._engines.find_definition(self.registry, target)
 
-    async def _start_on_event(self, flow: str, run: str, event: Event) -> None:
-        if flow not in self.registry.flows and await self._dag_engine.load_definition(flow):
-            try:
-                await self._dag_engine.commands.start(flow, run, pack(event.data), correlation_id=event.correlation_id)
-            except DagInactive:
-                pass  # deactivated meanwhile
-            return
-        known = self.registry.flow(flow)
-        if (start := await find_start(known, event)) is not None:
-            commands, id = self._transactions.direct.commands, started_run_id(known, start, run)
-            await commands.start(
-                known, id, start.input, correlation_id=event.correlation_id, cause=event.id, options=start.options
-            )
+    @cached_property
+    def _node(self) -> NodeFiles:
+        from ..runners.node.program import HostOptions  # most projects have no TypeScript
+        from ..runners.node.runner import NodeFiles
 
-    async def _emit_to_run(self, run: str, kind: str, data: Any, key: str, tags: Sequence[str]) -> None:
-        await self._transactions.direct.emit_to_run(run, kind, data, key, tags)
-
-    def _make_writers(self, advice: Advice) -> Callable[[CommandSink], Writers]:
-        return lambda sink: Writers(self._engine, self._engines, self._entity_engine, sink, advice)
-
-    async def _emit_to_entity(self, payload: dict[str, Any]) -> None:
-        one = msgspec.convert(payload, DelayedEvent)
-        commands = self._entity_engine.commands
-        await commands.emit_to(one.urn, one.event, one.payload, key=one.key, type=one.type)
+        return NodeFiles(HostOptions.read(self.settings), self._node_cache)
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, has_dir: bool) -> Registry:
-        cache = Path(self.settings.dir).resolve().parent / ".penstock" / "node"
-        self._node = NodeFiles(HostOptions.read(self.settings), cache)
+        self._node_cache = Path(self.settings.dir).resolve().parent / ".penstock" / "node"
         has_scripts = self.settings.typescript == "on"
-        self._scripts = Scripts(self._node.describe, self._node.evaluate) if has_scripts else None
+        describe, evaluate = lambda files: self._node.describe(files), lambda *call: self._node.evaluate(*call)
+        self._scripts = Scripts(describe, evaluate) if has_scripts else None
         self._functions = read_functions(check_list(handlers, "handlers")) if handlers is not None else []
         self._has_dir = has_dir or (handlers is None and os.path.isdir(self.settings.dir))
         self._files: list[Path] = []  # registered one by one
@@ -673,7 +652,7 @@ class App:
     def _register(self, found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
         self._found, self._load_problems = found, problems
         registry = self._build_registry(found, problems)
-        self._entity_bridges = make_entity_bridges(registry.entities.values())
+        self._entity_bridges = _make_entity_bridges(registry)
         self._loaded_at = self._machine_clock.now_ms()
         for problem in registry.problems:
             log.warning("%s [%s]", problem, problem.code)
@@ -681,3 +660,11 @@ class App:
 
     def _build_registry(self, found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
         return build_registry([*self._functions, *found], problems, self.settings.unknown_fields)
+
+
+def _make_entity_bridges(registry: Registry) -> list[Bridge]:
+    if not any(entity.messaging is not None for entity in registry.entities.values()):
+        return []
+    from .bridges import make_entity_bridges
+
+    return make_entity_bridges(registry.entities.values())

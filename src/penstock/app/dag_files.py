@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..core.errors import PenstockError, StoreError
-from ..dags.catalog import fingerprint_dag
-from ..dags.files import find_dag_files, read_dag_file
 
 if TYPE_CHECKING:
     from .app import App
 
 log = logging.getLogger("penstock.dags")
+SUFFIXES = (".dag.json", ".dag.yaml", ".dag.yml")
 
 
 async def register_dag_files(app: App) -> None:
@@ -23,6 +22,9 @@ async def register_dag_files(app: App) -> None:
 
     A version that is stored already is not registered again: a worker with an older file does not undo a newer one."""
     for path in list_dag_files(app):
+        from ..dags.catalog import fingerprint_dag  # most projects have no dags
+        from ..dags.files import read_dag_file
+
         try:
             dag = read_dag_file(path)
             known = await app._dag_engine.catalog.find(dag.id)
@@ -47,6 +49,8 @@ class DagFileProblem(msgspec.Struct, frozen=True, rename="camel"):
 
 async def check_dag_files(app: App) -> list[DagFileProblem]:
     """Return what is wrong with the definitions beside the worker files, and the warnings about them."""
+    from ..dags.files import read_dag_file
+
     problems: list[DagFileProblem] = []
     for path in list_dag_files(app):
         try:
@@ -63,3 +67,8 @@ def list_dag_files(app: App) -> list[Path]:
     """Return the definitions beside the worker files of an App."""
     folder = Path(app.settings.dir)
     return find_dag_files(folder) if app._has_dir and folder.is_dir() else []
+
+
+def find_dag_files(folder: Path) -> list[Path]:
+    """Return the definitions in a folder and those below it, by name."""
+    return sorted(path for path in folder.rglob("*.dag.*") if path.name.endswith(SUFFIXES) and path.is_file())

@@ -22,9 +22,9 @@ from ..dags.catalog import DagSummary
 from ..dags.definition import Dag, read_dag
 from ..dags.diagram import describe_dag_diagram
 from ..dags.run_record import decode as decode_record
-from ..dags.units import DAG
 from ..dags.warnings import DagWarning, find_warnings
 from ..handlers.nodes import NodeHandler
+from ..ports.unit import DAG
 from .dag_triggers import DagTriggers
 from .run_handle import Run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import msgspec
 
@@ -14,7 +14,6 @@ from ..core.clock import to_iso
 from ..core.errors import UnknownJob, UnreadableJob
 from ..core.ids import dead_letter_id
 from ..core.payload import pack
-from ..entities.commands import EntityCommands
 from ..flows.run_commands import FlowCommands
 from ..jobs.dead_letters import DeadLetter, read_dead_letter
 from ..jobs.error_groups import sign_error
@@ -23,6 +22,9 @@ from ..ports.store import JobRow
 from ..ports.unit import JobState
 from .arguments import UNSET, check_function
 from .redrive import Redriver, RedriveResult
+
+if TYPE_CHECKING:
+    from ..entities.commands import EntityCommands
 
 
 class ErrorGroup(msgspec.Struct, frozen=True, rename="camel"):
@@ -44,7 +46,7 @@ class ErrorGroup(msgspec.Struct, frozen=True, rename="camel"):
 class DeadLetters:
     """Jobs and steps that finally failed, kept in `<queue>-dlq` (or the queue their handler names) until redriven."""
 
-    def __init__(self, runtime: Runtime, commands: FlowCommands, entities: EntityCommands) -> None:
+    def __init__(self, runtime: Runtime, commands: FlowCommands, entities: Callable[[], EntityCommands]) -> None:
         self._registry = runtime.registry
         self._store = runtime.store
         self._redriver = Redriver(runtime, commands, entities)

@@ -20,11 +20,12 @@ from ..core.text import check_text, shorten
 from ..entities import record as records
 from ..entities.commands import delayed_key
 from ..entities.diagram import describe_entity_diagram, render_entity_mermaid, render_entity_svg
-from ..entities.record import ENTITY, EntityRecord
+from ..entities.record import EntityRecord
 from ..entities.reducer import EntityView, TransitionView, reduce_entity
 from ..entities.urns import to_id
 from ..handlers.entities import EntityDefinition
 from ..ports.store import RunRow
+from ..ports.unit import ENTITY
 from .entity_results import EntityResults
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,12 +13,14 @@ from ..commit.preview import Preview, is_dry_run, note
 from ..commit.runtime import Runtime
 from ..core.errors import RunError, RunMoved, UnknownEntity, UnknownFlow, UnknownRun, UnreadableRecord
 from ..core.payload import pack
-from ..entities.commands import EntityCommands
 from ..flows.run_commands import FlowCommands
 from ..jobs.dead_letters import DeadLetter, read_dead_letter
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow
 from ..ports.unit import Committed, JobState, Unit
+
+if TYPE_CHECKING:
+    from ..entities.commands import EntityCommands
 
 GONE = "another call has already taken this dead letter"
 UNSEEN = "it was not part of the dry run; repeat that, or redrive it without a preview"
@@ -36,7 +39,7 @@ class Redriver:
     A step continues its run; a compensated run starts again as a new one. A job with a new input becomes a new job.
     """
 
-    def __init__(self, runtime: Runtime, commands: FlowCommands, entities: EntityCommands) -> None:
+    def __init__(self, runtime: Runtime, commands: FlowCommands, entities: Callable[[], EntityCommands]) -> None:
         self._entities = entities
         self._store = runtime.store
         self._commands = commands
@@ -91,8 +94,8 @@ class Redriver:
         data = payload if payload is not None else pack(letter.original_data)
         sent: str | None
         try:
-            if letter.run is not None and await self._entities.exists(letter.run):
-                sent = await self._entities.redrive(row.id, letter.run, letter.step or "", data)
+            if letter.run is not None and await self._entities().exists(letter.run):
+                sent = await self._entities().redrive(row.id, letter.run, letter.step or "", data)
             elif letter.run is not None and await self._commands.is_compensated(letter.run):
                 sent = await self._start_again(row, letter.run, data == pack(letter.original_data))
             elif letter.run is not None:

@@ -8,11 +8,10 @@ from ..core.errors import RunError, UnreadableRecord
 from ..core.events import Event
 from ..core.ids import dead_letter_id
 from ..core.redaction import REDACTED
-from ..dags.units import DAG
 from ..flows.run_record import FAILED, RUNNING
 from ..flows.run_record import decode as decode_record
 from ..ports.store import JobRow, RunRow
-from ..ports.unit import FLOW, JobState
+from ..ports.unit import DAG, FLOW, JobState
 from .arguments import UNSET
 from .redrive import RedriveResult
 from .run_handle import Run

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..dags.diagram import build_dag_diagram, describe_dag_diagram
-from ..dags.units import DAG
 from ..flows.diagram import Diagram, build_diagram, build_pinned_diagram
 from ..flows.diagram_data import describe_diagram, describe_pinned
 from ..flows.run_record import decode as decode_record
-from ..ports.unit import FLOW
+from ..ports.unit import DAG, FLOW
 
 if TYPE_CHECKING:
     from .app import App

@@ -22,10 +22,10 @@ from ..core.events import Event
 from ..core.ids import BadId, event_seq
 from ..core.outage_retry import OutageRetry, deadline
 from ..core.payload import unpack
-from ..dags.units import DAG
 from ..flows.reducer import RunView
 from ..flows.run_record import COMPLETED, FAILED, WAITING
 from ..ports.store import RunRow
+from ..ports.unit import DAG
 from ..worker.engines import RunEngine
 from .snapshots import run_reducer
 from .store_urls import shown_url

@@ -16,28 +16,24 @@ from ..core.errors import BadArgument
 from ..core.events import Event
 from ..core.ids import BadId
 from ..core.payload import to_plain
-from ..dags.fork import DagForker
-from ..dags.units import DAG
-from ..flows.fork import RunForker
 from ..flows.reducer import RunView
 from ..flows.run_index import attribute_keys, tag_keys
 from ..flows.run_record import OPEN, STATUSES
 from ..handlers.attributes import attribute_texts
-from ..ports.unit import FLOW
+from ..ports.unit import DAG, FLOW
 from ..worker.child_runs import parent_key
-from . import explanation, export, preflight, run_actions, run_import
 from .arguments import UNSET, NoInput, StartOptions, check_choice
-from .export_file import ExportSource
-from .log_lines import LogView, build_filter, read_run_lines
-from .run_bulk import BulkAction, BulkResult, act_on_runs
-from .run_diagrams import read_run_diagram
 from .run_handle import R, Run
 from .run_list import RunFilter, find_runs
 from .views import RunSummary, run_summary
 
 if TYPE_CHECKING:
     from .app import App
+    from .export_file import ExportSource
+    from .log_lines import LogView
+    from .preflight import PreflightReport
     from .redrive import RedriveResult
+    from .run_bulk import BulkAction, BulkResult
 
 OPEN_STATUS = "open"  # every run that has not ended
 MAX_WAITS_SHOWN = 3
@@ -52,7 +48,6 @@ class Runs:
     def __init__(self, app: App) -> None:
         self._app = app
         self._store = app.store
-        self._forks = RunForker(app._engine)
         self._reader = app._run_reader
 
     @overload
@@ -276,6 +271,8 @@ class Runs:
             where=where,
             parent=parent,
         )
+        from .run_bulk import act_on_runs
+
         return await act_on_runs(self._app, action, wanted, reason, limit, dry_run, expect)
 
     def _filter(
@@ -509,9 +506,9 @@ class Runs:
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        done, preview = await run_planned(
-            self._store, id, dry_run, version, lambda: run_actions.retry_run(self._app, id)
-        )
+        from .run_actions import retry_run
+
+        done, preview = await run_planned(self._store, id, dry_run, version, lambda: retry_run(self._app, id))
         return done if preview is None else msgspec.structs.replace(preview, refused=done.refused)
 
     @overload
@@ -565,8 +562,10 @@ class Runs:
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The version of the run to replay, or a Preview: raise RunMoved if it has moved on since.
         """
+        from .run_actions import replay_run
+
         new, preview = await run_planned(
-            self._store, id, dry_run, version, lambda: run_actions.replay_run(self._app, id, input, key)
+            self._store, id, dry_run, version, lambda: replay_run(self._app, id, input, key)
         )
         return new if preview is None else preview
 
@@ -625,9 +624,13 @@ class Runs:
         row = await self._reader.row_of_kind(id, "fork", FLOW, DAG)
         new = self._app._transactions.direct.runs.new_id(key)
         if row.kind == DAG:
+            from ..dags.fork import DagForker
+
             await DagForker(self._app._dag_engine).fork_dag(row, event, new)
         else:
-            await self._forks.fork(row, event, new, self._app.registry.flow(row.flow))
+            from ..flows.fork import RunForker
+
+            await RunForker(self._app._engine).fork(row, event, new, self._app.registry.flow(row.flow))
         return new
 
     @overload
@@ -667,6 +670,8 @@ class Runs:
             after: Id of the last line of the page before.
             limit: Maximum number of lines.
         """
+        from .log_lines import build_filter, read_run_lines
+
         wanted = build_filter(step, attempt, level)
         row = await self._reader.row(id)
         return await read_run_lines(self._store, self._app._bodies.run(row.kind, id), wanted, after, limit)
@@ -680,6 +685,8 @@ class Runs:
         Args:
             id: The run's id.
         """
+        from .run_diagrams import read_run_diagram
+
         return (await read_run_diagram(self._app, id))[1]
 
     async def why(self, id: str) -> Sequence[str]:
@@ -688,7 +695,9 @@ class Runs:
         Args:
             id: The run's id.
         """
-        return await explanation.why(self._app, id)
+        from .explanation import why
+
+        return await why(self._app, id)
 
     def follow(self, id: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """Iterate over a run's events, then follow it live.
@@ -699,7 +708,7 @@ class Runs:
         """
         return self._reader.follow(id, after)
 
-    async def preflight(self, flow: str | None = None, *, accept: Sequence[str] = ()) -> preflight.PreflightReport:
+    async def preflight(self, flow: str | None = None, *, accept: Sequence[str] = ()) -> PreflightReport:
         """Check every open run against the loaded code and report those that cannot continue.
 
         It reports recorded calls that are no longer made, new calls before recorded ones, and calls in another order.
@@ -709,7 +718,9 @@ class Runs:
             flow: Check only runs of this flow.
             accept: Names of new calls that open runs may make now, such as "notify"; for an emit, the event's kind.
         """
-        return await preflight.check_runs(self._app, flow, accept)
+        from .preflight import check_runs
+
+        return await check_runs(self._app, flow, accept)
 
     async def export(self, id: str) -> bytes:
         """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store.
@@ -719,14 +730,18 @@ class Runs:
         Args:
             id: The run's id.
         """
-        return await export.export_run(self._app, id)
+        from .export import export_run
+
+        return await export_run(self._app, id)
 
     def export_all(self) -> AsyncIterator[bytes]:
         """Iterate over all runs, oldest first, each as the line of JSON that `export` returns.
 
         Join the lines with `b"\\n"` for `import_`. A run that retention removes meanwhile is left out.
         """
-        return export.export_runs(self._app)
+        from .export import export_runs
+
+        return export_runs(self._app)
 
     async def import_(self, data: ExportSource, *, on_run: Callable[[str], object] | None = None) -> Sequence[str]:
         """Import runs that `export` returned or `penstock export` wrote, and return their ids.
@@ -743,7 +758,9 @@ class Runs:
                 "rb". A file is read twice, line by line: it may be larger than the memory.
             on_run: Function to call with the id of each run after it was imported, to show progress.
         """
-        return await run_import.import_runs(self._app, data, on_run)
+        from .run_import import import_runs
+
+        return await import_runs(self._app, data, on_run)
 
     def _time_ms(self, time: datetime | Duration | None) -> int | None:
         if time is None or isinstance(time, datetime):

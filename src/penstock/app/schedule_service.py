@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,13 +15,11 @@ from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule
 from ..core.events import EventBody
 from ..core.ids import check_schedule_id, uuid7
 from ..core.payload import pack, unpack
-from ..dags.engine import DagEngine
-from ..dags.units import DEFAULT_QUEUE
 from ..flows.run_commands import FlowCommands
 from ..handlers.registry import Registry
 from ..jobs.engine import JobOptions
 from ..ports.store import PublishedSchedule, ScheduleRow
-from ..ports.unit import Committed, JobState, NewEvent, Unit
+from ..ports.unit import DAG_QUEUE, Committed, JobState, NewEvent, Unit
 from ..schedules.scheduler import Scheduler
 from ..schedules.spec import (
     CODE_ORIGIN,
@@ -41,6 +39,9 @@ from ..schedules.spec import (
 from ..telemetry.instrumentation import ScheduleSlot
 from .enqueuer import JobEnqueuer
 
+if TYPE_CHECKING:
+    from ..dags.engine import DagEngine
+
 log = logging.getLogger("penstock.scheduler")
 _OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
 
@@ -48,7 +49,9 @@ _OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED
 class ScheduleService:
     """Stores the schedules of an App, keeps declared ones up to date and fires slots that are due."""
 
-    def __init__(self, runtime: Runtime, commands: FlowCommands, enqueuer: JobEnqueuer, dags: DagEngine) -> None:
+    def __init__(
+        self, runtime: Runtime, commands: FlowCommands, enqueuer: JobEnqueuer, dags: Callable[[], DagEngine]
+    ) -> None:
         self._dags = dags
         self._store = runtime.store
         self._committer = runtime.committer
@@ -80,8 +83,8 @@ class ScheduleService:
 
     def _publish(self, id: str, spec: ScheduleSpec, target: Target) -> PublishedSchedule:
         """Return what other programs see of a schedule, in the queue of its jobs or of its flow's first step."""
-        if target.flow is not None and self._dags.find_definition(target.flow) is not None:
-            queue, name = DEFAULT_QUEUE, target.flow
+        if target.flow is not None and self._dags().find_definition(target.flow) is not None:
+            queue, name = DAG_QUEUE, target.flow
         elif target.flow is not None:
             queue, name = self._registry().flow(target.flow).definition.entry.handler.queue_name, target.flow
         else:
@@ -119,7 +122,7 @@ class ScheduleService:
         return row
 
     async def _is_dag(self, name: str) -> bool:
-        return name not in self._registry().flows and await self._dags.load_definition(name)
+        return name not in self._registry().flows and await self._dags().load_definition(name)
 
     async def _check_target(self, target: Target) -> None:
         """Raise now what would fail when a slot fires."""
@@ -203,7 +206,7 @@ class ScheduleService:
                 unit.removes, unit.events = [replaces], [self._build_replaced(target, replaces)]
             return isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed)
         is_dag = await self._is_dag(target.flow)
-        commands = self._dags.commands if is_dag else self._commands
+        commands = self._dags().commands if is_dag else self._commands
         if replaces is not None:
             # A separate commit before the slot fires: after a crash in between, the slot is still due and the next
             # scheduler finds the run ended. The run of the slot that fires now is never the one cancelled.
@@ -213,7 +216,7 @@ class ScheduleService:
                 pass  # removed since
         if is_dag:
             priority = target.priority or 0
-            return await self._dags.commands.start(target.flow, id, pack(target.input), priority=priority, move=move)
+            return await self._dags().commands.start(target.flow, id, pack(target.input), priority=priority, move=move)
         flow = self._registry().flow(target.flow)
         return await self._commands.start(
             flow, id, pack(target.input), priority=target.priority or 0, cause=f"schedule-{row.id}", move=move
@@ -241,7 +244,7 @@ class ScheduleService:
         target = decode_target(row)
         new = f"{id}.{uuid7(self._clock.now_ms())}"
         if target.flow is not None and await self._is_dag(target.flow):
-            await self._dags.commands.start(target.flow, new, pack(target.input), priority=target.priority or 0)
+            await self._dags().commands.start(target.flow, new, pack(target.input), priority=target.priority or 0)
         elif target.flow is not None:
             flow = self._registry().flow(target.flow)
             await self._commands.start(

@@ -29,7 +29,6 @@ from ..ports.store import FeedItem
 from ..ports.unit import JobState
 from ..schedules.spec import CatchUp, Overlap
 from ..worker.handler_inspection import Inspection
-from . import preflight
 from .alert_rules import AlertRule
 from .alerts import AlertChange, Alerts, AlertView, Silence
 from .app import App
@@ -47,6 +46,7 @@ from .flows import Flows
 from .jobs import Jobs
 from .log_lines import LogView
 from .portal import Portal
+from .preflight import PreflightReport
 from .queues import Queues
 from .redrive import RedriveResult
 from .run_bulk import BulkAction, BulkResult
@@ -760,7 +760,7 @@ class SyncRuns:
         """
         return self._portal.iterate(self._facet.follow(id, after=after))
 
-    def preflight(self, flow: str | None = None, *, accept: Sequence[str] = ()) -> preflight.PreflightReport:
+    def preflight(self, flow: str | None = None, *, accept: Sequence[str] = ()) -> PreflightReport:
         """Check every open run against the loaded code and report those that cannot continue.
 
         It reports recorded calls that are no longer made, new calls before recorded ones, and calls in another order.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..commit.command_sink import CommandSink, DirectSink, TransactionSink
 from ..commit.committer import CommitRequest
@@ -14,19 +15,18 @@ from ..core.event_tags import check_event_tags
 from ..core.events import check_kind
 from ..core.ids import check_id
 from ..core.payload import pack, unpack
-from ..entities.commands import EntityCommands
-from ..entities.engine import EntityEngine
-from ..flows.engine import FlowEngine
 from ..flows.run_commands import FlowCommands, OtherKind, RunClosed
 from ..ports.store import DatabaseIdentity, Enlists, RunRow
 from ..ports.unit import DELIVERIES, EMIT, FLOW, NewJob, Unit
-from ..transactions.enlist import TransactionWriter
-from ..worker.engines import Engines
 from ..worker.outcomes import pack_record
-from .advice import Advice
 from .enqueuer import JobEnqueuer
 from .events import EventAppender
 from .run_starter import RunStarter
+
+if TYPE_CHECKING:
+    from ..entities.commands import EntityCommands
+    from ..transactions.enlist import TransactionWriter
+    from .app import App
 
 T = TypeVar("T")
 
@@ -34,19 +34,23 @@ T = TypeVar("T")
 class Writers:
     """Starts runs, enqueues jobs and emits events, all into one sink."""
 
-    def __init__(
-        self, engine: FlowEngine, engines: Engines, entities: EntityEngine, sink: CommandSink, advice: Advice
-    ) -> None:
-        runtime = engine.runtime
-        self.entities = EntityCommands(entities, sink)
-        self.commands = FlowCommands(engine, sink)
+    def __init__(self, app: App, sink: CommandSink) -> None:
+        runtime, advice = app._runtime, app._advice
+        self.commands = FlowCommands(app._engine, sink)
         self.events = EventAppender(runtime, sink)
-        self.runs = RunStarter(runtime, self.commands, engines, sink, advice)
+        self.runs = RunStarter(runtime, self.commands, app._engines, sink, advice)
         self.jobs = JobEnqueuer(runtime, sink, advice)
+        self._app = app
         self._store = runtime.store
         self._sink = sink
-        self._engine = engine
-        self._engines = engines
+        self._engine = app._engine
+        self._engines = app._engines
+
+    @cached_property
+    def entities(self) -> EntityCommands:
+        from ..entities.commands import EntityCommands  # most programs have no entities
+
+        return EntityCommands(self._app._entity_engine, self._sink)
 
     async def emit(self, kind: str, data: Any, run: str | None, key: str | None, tags: Any = None) -> bool:
         """Emit an event to one run, or globally. Return False if its key was used before, as far as is known now."""
@@ -111,7 +115,13 @@ class Transactions:
         self._store = runtime.store
         self.writers_to = make
         self.direct = make(DirectSink(runtime.committer))
-        self._transaction = TransactionWriter(runtime.store, runtime.bodies.namespace, self._identify_database)
+        self._namespace = runtime.bodies.namespace
+
+    @cached_property
+    def _transaction(self) -> TransactionWriter:
+        from ..transactions.enlist import TransactionWriter
+
+        return TransactionWriter(self._store, self._namespace, self._identify_database)
 
     def write(self, tx: Any, command: Callable[[Writers], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
         """Call a command with the writers of one call. With a `tx`, its units are in that transaction afterwards."""

@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..commit.runtime import Runtime
@@ -27,16 +27,12 @@ from ..ports.store import Retention
 from ..ports.unit import DELIVERIES, Claim, ClaimFilter
 from ..runners.by_name import RunnersByName
 from ..runners.inprocess import InProcessRunner
-from ..runners.process.options import ProcessOptions
-from ..runners.process.runner import ProcessRunner
 from ..settings import Settings
-from ..stores.offload import ValueSweeper
 from ..worker.capacity import QueueLimits
 from ..worker.outcomes import Work
 from ..worker.presence import PresenceReporter, WorkerFacts
 from ..worker.run_scope import WorkScope
 from ..worker.worker import Worker
-from .alert_service import ServiceFactory
 from .arguments import check_list
 from .idleness import IdleDetector, IdleReport
 from .inspections import Inspections
@@ -44,6 +40,10 @@ from .queue_limits import FOLLOW_INTERVAL_S, LimitOverride, LimitOverrides, appl
 from .schedule_service import ScheduleService
 from .store_urls import is_read_only
 from .views import WorkerView, worker_view
+
+if TYPE_CHECKING:
+    from ..stores.offload import ValueSweeper
+    from .alert_service import ServiceFactory
 
 log = logging.getLogger("penstock.worker")
 FIRST_RESTART_PAUSE_S, MAX_RESTART_PAUSE_S = 1.0, 60.0
@@ -122,7 +122,7 @@ class Workers:
         self._file_bridges = file_bridges
         self._make_runner = make_runner or InProcessRunner
         self._runner_factories: dict[str, Callable[[], Runner]] = {
-            "process": lambda: ProcessRunner(ProcessOptions.read(settings)),
+            "process": partial(_make_process_runner, settings),
             **(runner_factories or {}),
         }
         self._worker: Worker | None = None
@@ -477,6 +477,13 @@ class Workers:
             keep_entity_events=settings.keep_entity_events,
             keep_deliveries=KEEP_DELIVERIES,
         )
+
+
+def _make_process_runner(settings: Settings) -> Runner:
+    from ..runners.process.options import ProcessOptions  # most workers have no handlers in child processes
+    from ..runners.process.runner import ProcessRunner
+
+    return ProcessRunner(ProcessOptions.read(settings))
 
 
 def _worker_name(name: str | None) -> str:

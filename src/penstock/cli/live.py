@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-
-from rich.console import Console, ConsoleRenderable
-from rich.live import Live
+from typing import TYPE_CHECKING
 
 from ..app import App
 from ..core.clock import Clock
@@ -18,8 +16,12 @@ from ..flows.reducer import RunView
 from ..flows.run_record import CLOSED
 from ..ports.unit import FLOW, JobState
 from .errors import warn
-from .run_view import RunPanel, describe_waits
+from .run_view import describe_waits
 from .shutdown_signals import handle_stop_signals, stop_message
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleRenderable  # only a terminal needs it, and it takes long to import
+    from rich.live import Live
 
 REDRAW_INTERVAL_S = 0.1  # running times change between events
 LAUNCHED_POLL_S = 0.05
@@ -60,6 +62,8 @@ async def work_and_watch(
         return watching.result()
     view = await app.runs.get(id)
     if console is not None and view.completed_at is not None:  # it ended while the worker was stopping
+        from .run_panel import RunPanel
+
         console.print(RunPanel(view, app.clock))
     return view
 
@@ -115,17 +119,22 @@ async def watch(
     console: Console | None = None,
     *,
     keep: bool = True,
-    draw: Callable[[RunView, Clock], ConsoleRenderable] = RunPanel,
+    draw: Callable[[RunView, Clock], ConsoleRenderable] | None = None,
     has_wait_lines: bool = False,
 ) -> RunView:
-    """Follow a run to its end and return it. Draw it if `console` is a terminal, and `keep` the last drawing.
+    """Follow a run to its end and return it. Draw it if `console` is a terminal, as `draw` does (default: a panel), and
+    `keep` the last drawing.
 
     Without a terminal, `has_wait_lines` prints a line on stderr for each wait."""
     view = RunView(id=run)
     if console is None or not console.is_terminal:
         await _fold(app, run, view, has_wait_lines)
         return view
-    with Live(draw(view, app.clock), console=console, auto_refresh=False, transient=not keep) as live:
+    from rich.live import Live
+
+    from .run_panel import RunPanel
+
+    with Live((draw or RunPanel)(view, app.clock), console=console, auto_refresh=False, transient=not keep) as live:
         # Redrawn on this thread: a view must not be read while an event changes it.
         redrawing = asyncio.create_task(_redraw(live))
         try:

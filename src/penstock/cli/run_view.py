@@ -1,18 +1,14 @@
-"""A run as text: rows of steps, drawn live by rich (`RunPanel`) or printed as plain lines (`render_text`)."""
+"""A run as plain lines of text: rows of its steps, its end and its failures."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.text import Text
 
-from ..core.clock import Clock, from_iso
+from ..core.clock import from_iso
 from ..core.durations import format_ms
 from ..core.text import escape_line
 from ..core.tracebacks import describe_error, format_frames
@@ -25,9 +21,7 @@ MAX_CALLS = 6  # of one step on rows of their own: the latest, and those that fa
 MAX_FAILURES = 3  # shown with their traceback
 MAX_WAIT_CHARS = 140  # of what a step waits for, and until when
 MAX_DETAIL_CHARS = 70  # of an error or of partial output
-MAX_RESULT_CHARS = 200  # of a result in a panel
 MAX_TEXT_CHARS = 10_000  # of a result in plain lines
-BAR_CHARS = 16
 NOT_CLAIMED = "no worker has claimed it"
 MARKS = {
     "completed": "✓", "failed": "✗", "running": "●", "retrying": "↻", "pending": "·", "waiting": "…", "timeout": "✗",
@@ -39,35 +33,6 @@ COLOURS = {
     "timeout": "red", "cancelled": "magenta", "compensating": "yellow", "compensated": "yellow",
     "paused": "magenta",
 }  # fmt: skip
-
-
-class RunPanel:
-    """A rich renderable of a run, as of the moment it is drawn."""
-
-    def __init__(self, view: RunView, clock: Clock) -> None:
-        self.view = view
-        self._clock = clock
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        now = self._clock.now_ms()
-        lines = _render_rows(build_rows(self.view, now), options.encoding.startswith("utf"), options.max_width)
-        # Lines that do not fit the screen would scroll away on every redraw.
-        room = max((options.height or console.height) - 4, 5)
-        hidden = len(lines) - room if options.is_terminal and len(lines) > room else 0
-        yield self._header(now)
-        if hidden:
-            yield Text(f"  {hidden} more above", style="dim")
-        yield from lines[hidden:]
-        for label, style, text in end_lines(self.view, MAX_RESULT_CHARS):
-            yield Text.assemble((f"{label} ", style), text)
-
-    def _header(self, now: int) -> Text:
-        view, shown = self.view, display_status(self.view)
-        status = (shown, COLOURS.get(shown, ""))
-        spent = (format_elapsed(view, now), "dim")
-        return Text.assemble(
-            (escape_line(view.name or "run"), "bold"), " ", (escape_line(view.id), "dim"), "  ", status, " ", spent
-        )
 
 
 _PREPOSITIONS = {"completed": "in", "running": "for", "waiting": "for"}
@@ -83,7 +48,7 @@ def render_text(view: RunView, now_ms: int, unicode: bool = True) -> str:
     for row in rows:
         percent = f"{row.progress:.0f} %" if row.progress is not None else ""
         rest = "  ".join(part for part in (row.note, percent, row.detail) if part)
-        lines.append(f"  {_mark(row.status, unicode)} {row.name:<{name}}  {row.took:>{took}}  {rest}".rstrip())
+        lines.append(f"  {status_mark(row.status, unicode)} {row.name:<{name}}  {row.took:>{took}}  {rest}".rstrip())
     lines += [f"{label} {text}" for label, _, text in end_lines(view, MAX_TEXT_CHARS)]
     return "\n".join(map(escape_line, lines))
 
@@ -294,33 +259,7 @@ def _last_partial(partials: list[Any]) -> str:
     return line if len(line) <= MAX_DETAIL_CHARS else "…" + line[1 - MAX_DETAIL_CHARS :]
 
 
-def _render_rows(rows: list[StepRow], unicode: bool, width: int) -> list[Text]:
-    """Return the rows with aligned columns. What a step waits for gets lines of its own if it does not fit; anything
-    else is cut."""
-    name, note, took = (
-        max((cell_len(getattr(row, part)) for row in rows), default=0) for part in ("name", "note", "took")
-    )
-    lines = []
-    for row in rows:
-        line = Text(f"  {_mark(row.status, unicode)} ", COLOURS.get(row.status, ""), no_wrap=True)
-        line.append(set_cell_size(row.name, name), "default not dim")
-        line.append("  " + set_cell_size(row.note, note) if note else "", "not dim yellow")
-        line.append(f"  {row.took:>{took}}", "dim default")
-        if row.progress is not None:
-            done = round(BAR_CHARS * row.progress / 100)
-            line.append("  " + ("━" if unicode else "=") * done, "not dim cyan")
-            line.append(("━" if unicode else "-") * (BAR_CHARS - done), "bright_black")
-        colour = "not dim red" if row.status in ("failed", "retrying", "timeout") else "dim default"
-        is_wide = row.status == WAITING and line.cell_len + 2 + cell_len(row.detail) > width
-        line.append(f"  {row.detail}" if row.detail and not is_wide else "", colour)
-        line.rstrip()
-        line.truncate(width, overflow="ellipsis")
-        lines.append(line)
-        if is_wide:
-            lines += [Text(f"      {part}", "dim") for part in textwrap.wrap(row.detail, max(width - 6, 20))]
-    return lines
-
-
-def _mark(status: str, unicode: bool) -> str:
+def status_mark(status: str, unicode: bool) -> str:
+    """Return the mark of a status, in ASCII where the terminal has no Unicode."""
     mark = MARKS.get(status, "?")
     return mark if unicode else ASCII.get(mark, mark)

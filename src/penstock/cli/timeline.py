@@ -10,7 +10,8 @@ from ..core.durations import format_ms
 from ..core.text import escape_line
 from ..flows.reducer import RunView, StepView, display_status
 from ..jobs.reducer import CallView
-from .run_view import ASCII, COLOURS, MARKS, MAX_CALLS, MAX_RESULT_CHARS, NOT_CLAIMED, end_lines, format_elapsed
+from .run_panel import MAX_RESULT_CHARS
+from .run_view import ASCII, COLOURS, MARKS, MAX_CALLS, NOT_CLAIMED, end_lines, format_elapsed
 
 MIN_BAR_CHARS, MAX_NAME_CHARS = 10, 28
 

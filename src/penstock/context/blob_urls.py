@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 from collections.abc import Callable
 from urllib.parse import quote, urlencode
 
@@ -74,6 +73,8 @@ class BlobUrls:
         if self._secret is None:
             row = await self._store.state(SECRET_KEY)
             if row is None:
+                import secrets  # it loads libraries for cryptography
+
                 write = StateWrite(SECRET_KEY, b'"%b"' % secrets.token_hex(32).encode(), expect=0)
                 unit = Unit(self._unit_id(), state=[write])
                 await self._committer.submit(CommitRequest(lambda _v, _r: unit))  # refused if another one was first

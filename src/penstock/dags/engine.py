@@ -22,7 +22,7 @@ from ..handlers.nodes import NodeHandler
 from ..jobs.engine import missing_handler
 from ..ports.runner import Gate, Runner
 from ..ports.store import JobRow, RunRow
-from ..ports.unit import Claim, NewJob
+from ..ports.unit import DAG, Claim, NewJob
 from ..worker.child_runs import RunStart
 from ..worker.engines import PreflightProblem, RecordSummary, RunOutcome
 from ..worker.outcomes import Launcher
@@ -41,7 +41,6 @@ from .plan import Plan
 from .reducer import apply_dag, reduce_dag
 from .run_record import DagRecord, list_bits
 from .units import (
-    DAG,
     NodeOptions,
     UnitBuilder,
     data_prefix,

@@ -10,7 +10,6 @@ from ..core.text import shorten
 from .definition import MAX_DEFINITION_BYTES, Dag, read_dag
 
 YAML = (".yaml", ".yml")
-SUFFIXES = (".dag.json", ".dag.yaml", ".dag.yml")  # of the files that are found beside the workers
 
 
 def read_dag_file(path: Path) -> Dag:
@@ -22,11 +21,6 @@ def read_dag_file(path: Path) -> Dag:
     if len(text) > MAX_DEFINITION_BYTES:
         raise DagInvalid([f"{path}: a definition has at most {MAX_DEFINITION_BYTES} bytes, got {len(text)}"])
     return read_dag(_parse_yaml(text, path) if path.suffix in YAML else text)
-
-
-def find_dag_files(folder: Path) -> list[Path]:
-    """Return the definitions in a folder and those below it, by name."""
-    return sorted(path for path in folder.rglob("*.dag.*") if path.name.endswith(SUFFIXES) and path.is_file())
 
 
 def _parse_yaml(text: bytes, path: Path) -> Any:

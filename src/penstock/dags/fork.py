@@ -17,13 +17,13 @@ from ..core.redaction import REDACTED
 from ..flows.fork import RunForker, copy_event, redacted_problem
 from ..flows.run_record import RUNNING
 from ..ports.store import RunRow
-from ..ports.unit import Committed, Conflict, NewEvent, Receipt, StateWrite, Unit
+from ..ports.unit import DAG, Committed, Conflict, NewEvent, Receipt, StateWrite, Unit
 from . import run_record as records
 from .decide import Decider, Decision, EndedNode, KeptData, NodeStart
 from .engine import DagEngine
 from .plan import Plan
 from .run_record import DagRecord, encode
-from .units import DAG, input_key
+from .units import input_key
 
 
 class ReplayedNodes:

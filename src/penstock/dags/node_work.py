@@ -20,6 +20,7 @@ from ..handlers.handler import Handler
 from ..handlers.nodes import read_outcome
 from ..jobs.engine import missing_handler
 from ..ports.unit import (
+    DAG,
     Cancelled,
     Claim,
     Completed,
@@ -51,7 +52,6 @@ from .decide import Decider, Decision, EndedNode
 from .definition import Dag, Node
 from .plan import Plan
 from .run_record import DagRecord
-from .units import DAG
 
 if TYPE_CHECKING:
     from .engine import DagEngine

@@ -22,6 +22,7 @@ from ..flows.run_commands import MAX_WAITS_READ, RunClosed
 from ..flows.run_record import FAILED, RUNNING
 from ..ports.store import RunRow, WaitRow
 from ..ports.unit import (
+    DAG,
     Committed,
     Conflict,
     NewEvent,
@@ -40,7 +41,7 @@ from .definition import Dag
 from .engine import DagEngine
 from .plan import Plan
 from .run_record import DagRecord, list_bits
-from .units import DAG, input_key
+from .units import input_key
 
 NO_PLAN = Plan(Dag("", ()), 0)  # for decisions that start no node: a run whose dag is gone can be cancelled
 

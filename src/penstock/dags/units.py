@@ -14,16 +14,12 @@ from ..flows.run_index import correlation_key, failed_keys, tag_keys
 from ..flows.run_record import CANCELLED
 from ..flows.units import public_kind
 from ..handlers.nodes import NodeHandler
-from ..ports.unit import JobStatus, NewEvent, NewJob, RunWrite, Started, StateWrite
+from ..ports.unit import DAG, DAG_QUEUE, JobStatus, NewEvent, NewJob, RunWrite, Started, StateWrite
 from ..worker.child_runs import end_jobs, parent_key
 from .decide import Decision
 from .definition import Node
 from .plan import Plan
 from .run_record import DagRecord, encode
-
-DAG = "dag"  # the kind of run
-DEFAULT_QUEUE = "default"
-
 
 STATUSES = {
     "node.completed": "completed",
@@ -148,7 +144,7 @@ class UnitBuilder:
         return found
 
     def _queue_of(self, node: Node, executor: NodeHandler | None) -> str:
-        return executor.queue_name if executor is not None else self._plan.queues.get(node.type, DEFAULT_QUEUE)
+        return executor.queue_name if executor is not None else self._plan.queues.get(node.type, DAG_QUEUE)
 
     def state(self, decision: Decision) -> list[StateWrite]:
         """Return the data that nodes leave for those that start later, and the results of last nodes."""

@@ -19,12 +19,12 @@ from ..core.text import shorten
 from ..core.trace_context import current_trace
 from ..handlers.entities import EntityDefinition
 from ..ports.store import RunRow
-from ..ports.unit import DELIVERIES, EMIT_ENTITY, Committed, Conflict, NewJob, Receipt, Refused, Unit
+from ..ports.unit import DELIVERIES, EMIT_ENTITY, ENTITY, Committed, Conflict, NewJob, Receipt, Refused, Unit
 from ..worker.outcomes import pack_record
 from . import record as records
 from .decide import Decision, Emitted, create, on_emit
 from .engine import EntityEngine
-from .record import ENTITY, EntityRecord
+from .record import EntityRecord
 from .units import job_id
 from .urns import check_urn, to_id
 

@@ -22,7 +22,7 @@ from ..handlers.handler import Handler
 from ..jobs.engine import missing_handler
 from ..ports.runner import Runner
 from ..ports.store import JobRow
-from ..ports.unit import Claim, NewJob
+from ..ports.unit import ENTITY, Claim, NewJob
 from ..worker.child_runs import RunStart
 from ..worker.engines import PreflightProblem, RecordSummary, RunOutcome
 from ..worker.outcomes import Launcher
@@ -31,7 +31,7 @@ from . import record as records
 from .decide import Rules, take
 from .event_work import EventWork, UnreadableEntityWork
 from .execution import Execution, load_entity
-from .record import ENTITY, MAX_INLINE_EVENTS, EntityRecord, Mail, TakenMail, decode_mail, mailbox_prefix
+from .record import MAX_INLINE_EVENTS, EntityRecord, Mail, TakenMail, decode_mail, mailbox_prefix
 from .reducer import EntityView, apply_entity, reduce_entity
 from .units import EVENT, EventOptions, UnitBuilder, decode_options, job_id
 

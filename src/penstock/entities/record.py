@@ -7,7 +7,6 @@ import msgspec
 from ..core.payload import NULL
 from ..core.stored import read_stored
 
-ENTITY = "entity"  # the kind of run
 MAX_INLINE_EVENTS = 64
 MAX_INLINE_BYTES = 32 * 1024
 

@@ -6,9 +6,9 @@ import msgspec
 
 from ..core.events import EventBodies, EventBody
 from ..core.ids import step_job_id
-from ..ports.unit import NewEvent, NewJob, RunWrite, Started, StateWrite
+from ..ports.unit import ENTITY, NewEvent, NewJob, RunWrite, Started, StateWrite
 from .decide import Decision, Emitted, NextJob
-from .record import ENTITY, EntityRecord, encode, mail_key
+from .record import EntityRecord, encode, mail_key
 
 EVENT = "event"  # the middle part of the ids of an entity's jobs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -58,7 +58,11 @@ class WebhookCommands:
     """Receives calls, through one sink."""
 
     def __init__(
-        self, engine: FlowEngine, commands: FlowCommands, sink: CommandSink, dags: DagStarter | None = None
+        self,
+        engine: FlowEngine,
+        commands: FlowCommands,
+        sink: CommandSink,
+        dags: Callable[[], DagStarter] | None = None,
     ) -> None:
         self._dags = dags
         self._engine = engine
@@ -117,7 +121,7 @@ class WebhookCommands:
     async def is_dag(self, name: str | None) -> bool:
         """Return whether a webhook starts a dag."""
         is_flow = name is None or name in self._runtime.registry().flows
-        return not is_flow and self._dags is not None and await self._dags.load_definition(name)
+        return not is_flow and self._dags is not None and await self._dags().load_definition(name)
 
     async def _start_dag(
         self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: CallOrigin
@@ -127,7 +131,7 @@ class WebhookCommands:
         run = f"{name}-{digest(f'webhook {webhook.path} {key}'.encode())}" if key is not None else None
         run = run or uuid7(self._runtime.clock.now_ms())
         event = self._received(webhook, data, key, method, caller, {"run": run})
-        is_new = await self._dags.commands.start(name, run, data, also=[event])
+        is_new = await self._dags().commands.start(name, run, data, also=[event])
         return WebhookReceipt(webhook.path, is_new, run=run, key=key)
 
     async def _emit(

@@ -26,6 +26,8 @@ class JobState(StrEnum):
 
 
 FLOW = "flow"  # the kind of run that most runs are
+DAG, ENTITY = "dag", "entity"  # the other kinds
+DAG_QUEUE = "default"  # of nodes whose executor names none
 
 # The queue of deliveries: the store adds a job to it for an event that a wait may match. Every worker serves it.
 DELIVERIES = "penstock-events"

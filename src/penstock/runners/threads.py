@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import ctypes
 import queue
 import sys
 import threading
@@ -57,6 +56,8 @@ class ThreadCall:
         with self._lock:
             self._reason = reason
             if self._thread is not None:
+                import ctypes  # only to interrupt a handler
+
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(self._thread), ctypes.py_object(AttemptCancelled)
                 )

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import resources
+from pkgutil import get_data  # importlib.resources takes longer to import than a small command may
+
+
+def read_sql(package: str, file: str) -> str:
+    """Return the text of a file of a package."""
+    data = get_data(package, file)
+    assert data is not None
+    return data.decode()
 
 
 class Queries:
@@ -11,7 +18,7 @@ class Queries:
     def __init__(self, package: str, file: str) -> None:
         statements: dict[str, str] = {}
         name = ""
-        for line in resources.files(package).joinpath(file).read_text("utf-8").splitlines():
+        for line in read_sql(package, file).splitlines():
             if line.startswith("-- name:"):
                 name = line.removeprefix("-- name:").strip()
                 statements[name] = ""

@@ -6,7 +6,8 @@ run is a plain job, unless its queue is one that an engine keeps for itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
@@ -246,35 +247,76 @@ class StoredResults(Protocol):
 
 
 class Engines:
-    """The engines of one App."""
+    """The engines of one App. Its own are made when the first claim or run of their kind asks for them.
 
-    def __init__(self, engines: Iterable[Engine], by_queue: Mapping[str, Engine]) -> None:
-        self._by_kind = {engine.kind: engine for engine in engines}
-        self._by_queue = by_queue
-        self._jobs = self._by_kind[JOB]
+    Args:
+        engines: Further engines. One with the kind of an own engine replaces it.
+        own: Makes the App's own engine of a kind of run.
+        jobs: Makes the engine of plain jobs.
+        by_queue: Makes the engines that keep a queue for themselves.
+    """
+
+    def __init__(
+        self,
+        engines: Iterable[Engine],
+        own: Mapping[str, Callable[[], RunEngine]],
+        jobs: Callable[[], Engine],
+        by_queue: Mapping[str, Callable[[], Engine]],
+    ) -> None:
+        self._make_jobs = jobs
+        self._made: dict[str, Engine] = {}
         # Checked once: isinstance() on a protocol is slow, and the result of every run asks for its engine.
-        self._with_runs = {kind: engine for kind, engine in self._by_kind.items() if isinstance(engine, RunEngine)}
-        self._named = [engine for engine in self._with_runs.values() if isinstance(engine, NamedRunEngine)]
-        self._stored = {kind: one for kind, one in self._by_kind.items() if isinstance(one, StoredDefinitions)}
-        self._results = {kind: one for kind, one in self._by_kind.items() if isinstance(one, StoredResults)}
-        self._incremental = {kind: one for kind, one in self._with_runs.items() if isinstance(one, IncrementalEngine)}
-
-    @property
-    def run_kinds(self) -> Collection[str]:
+        self._with_runs: dict[str, RunEngine] = {}
+        self._named: dict[str, NamedRunEngine] = {}
+        self._stored: dict[str, StoredDefinitions] = {}
+        self._results: dict[str, StoredResults] = {}
+        self._incremental: dict[str, IncrementalEngine] = {}
+        for engine in engines:
+            self._add(engine)
+        self._deferred = {kind: make for kind, make in own.items() if kind not in self._made}
+        self._deferred_by_queue = dict(by_queue)
+        self._by_queue: dict[str, Engine] = {}
+        self.run_kinds: Collection[str] = (*self._deferred, *self._with_runs)
         """The kinds of runs that have an engine here."""
-        return self._with_runs.keys()
+
+    def _add(self, engine: Engine) -> None:
+        kind = engine.kind
+        self._made[kind] = engine
+        if isinstance(engine, RunEngine):
+            self._with_runs[kind] = engine
+            if isinstance(engine, NamedRunEngine):
+                self._named[kind] = engine
+            if isinstance(engine, IncrementalEngine):
+                self._incremental[kind] = engine
+        if isinstance(engine, StoredDefinitions):
+            self._stored[kind] = engine
+        if isinstance(engine, StoredResults):
+            self._results[kind] = engine
+
+    def _make(self, kind: str) -> None:
+        """Make the App's own engine of a kind, unless it is there."""
+        if (make := self._deferred.pop(kind, None)) is not None:
+            self._add(make())
+
+    @cached_property
+    def _jobs(self) -> Engine:
+        return self._made.get(JOB) or self._make_jobs()
 
     def open(self, claim: Claim) -> Coroutine[Any, Any, Work]:
         """Open a claim with the engine it belongs to."""
-        if claim.run is None:
-            return self._by_queue.get(claim.queue, self._jobs).open(claim)
-        return self.of_run_kind(claim.kind).open(claim)
+        if claim.run is not None:
+            return self.of_run_kind(claim.kind).open(claim)
+        if claim.queue in self._deferred_by_queue:
+            self._by_queue[claim.queue] = self._deferred_by_queue.pop(claim.queue)()
+        return self._by_queue.get(claim.queue, self._jobs).open(claim)
 
     def find_definition(self, registry: Registry, target: Any) -> RunDefinition:
-        """Return what a name or a function starts. Raise UnknownFlow if no engine knows it, with the nearest names."""
-        found = [one for engine in self._named if (one := engine.find_definition(target)) is not None]
+        """Return what a name or a function starts. Raise UnknownFlow if no engine knows it, with the nearest names.
+
+        An engine that is not made yet has loaded no definition."""
+        found = [one for engine in self._named.values() if (one := engine.find_definition(target)) is not None]
         if not found:
-            return find_flow(registry, target, [name for engine in self._named for name in engine.names])
+            return find_flow(registry, target, [name for engine in self._named.values() for name in engine.names])
         if isinstance(target, str) and target in registry.flows:
             found.append(registry.flows[target])
         if len(found) > 1:
@@ -287,25 +329,30 @@ class Engines:
         try:
             return self.find_definition(registry, target)
         except UnknownFlow:
-            for engine in self._named:
+            for kind in tuple(self._deferred):
+                self._make(kind)
+            for engine in self._named.values():
                 if isinstance(engine, StoredDefinitions) and await engine.load_definition(target):
                     return self.find_definition(registry, target)
             raise
 
     async def load_record(self, row: RunRow) -> RunEngine:
         """Return the engine of a run, with what the run's record refers to loaded from the store."""
+        self._make(row.kind)
         if (stored := self._stored.get(row.kind)) is not None:
             await stored.load_record(row.record)
         return self.of_run(row)
 
     async def read_result(self, row: RunRow) -> bytes | None:
         """Return the result of a completed run as JSON; None if it is larger than a result may be."""
+        self._make(row.kind)
         if (stored := self._results.get(row.kind)) is not None:
             return await stored.load_result(row)
         return self.of_run(row).result(row.record)
 
     def find_incremental(self, row: RunRow) -> IncrementalEngine | None:
         """Return the engine of a run if its view can be brought up to date, else None."""
+        self._make(row.kind)
         return self._incremental.get(row.kind)
 
     def of_run(self, row: RunRow) -> RunEngine:
@@ -316,8 +363,11 @@ class Engines:
         """Return the engine of runs of a kind."""
         engine = self._with_runs.get(kind)
         if engine is None:
+            self._make(kind)
+            engine = self._with_runs.get(kind)
+        if engine is None:
             raise UnknownKind(
-                f"no engine here for runs of kind {kind!r}; known kinds: {', '.join(sorted(self._with_runs))}. "
+                f"no engine here for runs of kind {kind!r}; known kinds: {', '.join(sorted(self.run_kinds))}. "
                 "Pass the engine to App(engines=[...])"
             )
         return engine

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
+from ...app.dag_files import find_dag_files
 from ...app.run_diagrams import read_run_diagram
 from ...core.errors import NotFound, PenstockError, UnknownDag
 from ...core.ids import BadId
 from ...dags.definition import Dag
 from ...dags.diagram import build_dag_diagram, describe_dag_diagram
-from ...dags.files import find_dag_files, read_dag_file
+from ...dags.files import read_dag_file
 from ...flows.diagram import Diagram, build_diagram, render_mermaid, render_text
 from ...flows.diagram_data import describe_diagram
 from ...flows.diagram_svg import render_svg

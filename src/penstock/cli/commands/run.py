@@ -7,10 +7,9 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from ...app import App
 from ...app.dag_files import register_dag_files
@@ -23,6 +22,9 @@ from ..output import exit_code, has_unicode_output, print_json, print_text, run_
 from ..run_view import failure_lines, render_text
 from ..session import build_worker_app
 from .start import start_run
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def run(
@@ -51,7 +53,7 @@ def run(
 
 async def _run(flow: str, options: RunOptions, common: CommonOptions, all_work: bool) -> int:
     is_drawn = sys.stdout.isatty() and not common.json  # live on stdout, where the last drawing is the answer
-    console = Console() if is_drawn else Console(stderr=True) if sys.stderr.isatty() else None
+    console = _open_terminal(is_drawn)
     # What handlers print must stay out of an answer that a program reads.
     with nullcontext() if is_drawn else redirect_stdout(sys.stderr):
         async with build_worker_app(common) as app:
@@ -81,6 +83,15 @@ async def _run(flow: str, options: RunOptions, common: CommonOptions, all_work: 
         for line in failure_lines(view):
             warn(line)
     return exit_code(view)
+
+
+def _open_terminal(is_drawn: bool) -> Console | None:
+    """Return the terminal to draw on: stdout, else stderr, else none."""
+    if not is_drawn and not sys.stderr.isatty():
+        return None
+    from rich.console import Console
+
+    return Console(stderr=not is_drawn)
 
 
 @contextmanager

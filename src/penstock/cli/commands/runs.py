@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from cyclopts import App as Commands
 from cyclopts import Parameter
-from rich.console import Console
 
 from ...app import App
 from ...app.arguments import UNSET
@@ -29,7 +28,7 @@ from ..options import COMMON_DEFAULTS, KEY_HELP, CommonOptions
 from ..output import Yes, confirm, has_unicode_output, print_json, print_text, run_to_dict
 from ..parse import read_ago, read_input, read_limit, read_tags
 from ..preview import DryRun, IfVersion, print_dry_run
-from ..run_view import RunPanel, failure_lines, one_line, render_text
+from ..run_view import failure_lines, one_line, render_text
 from ..session import build_admin_app, build_store_app, is_server_url
 from ..tables import print_result, print_rows
 from .dlq import print_redriven
@@ -114,6 +113,10 @@ def show(
         more = {"children": [_run_row_to_dict(row) for row in children]} if children else {}
         print_json({**run_to_dict(view), **more})
     elif sys.stdout.isatty():
+        from rich.console import Console
+
+        from ..run_panel import RunPanel
+
         Console().print(RunPanel(view, _FrozenClock(now)), *details, sep="\n", markup=False, highlight=False)
     else:
         print_text(render_text(view, now, has_unicode_output()), *details)

@@ -15,8 +15,8 @@ from ...core.api_errors import ApiError, Forbidden
 from ...core.event_tags import check_event_tags, has_tags
 from ...core.events import Event
 from ...core.text import shorten
-from ...entities.record import ENTITY
 from ...flows.reducer import RunView, TriggerView, reduce_trigger
+from ...ports.unit import ENTITY
 from ..audit import AUDIT, check_reader, hidden_stream
 from ..endpoints import Body, Call, DryRunQuery, Query, Routes
 from ..event_filter import EventFilter

@@ -6,12 +6,12 @@ schema, edit it and append a file to `MIGRATIONS` that upgrades a file of the ve
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 
 import apsw
 
 from ...core.errors import StoreCorrupt, StoreError
+from ..sql_files import read_sql
 
 APPLICATION_ID = 0x50454E53  # "PENS", in PRAGMA application_id: many programs count their versions from 1
 FIRST_VERSION = 13  # in PRAGMA user_version; earlier versions were never released
@@ -102,7 +102,7 @@ def _check_supported(version: int, path: str) -> None:
 
 
 def _read(file: str) -> str:
-    return resources.files(__package__).joinpath(file).read_text("utf-8")
+    return read_sql(__package__, file)
 
 
 def _pragma(connection: apsw.Connection, name: str) -> int:

@@ -40,6 +40,7 @@ from ..tail import SharedReads, follow
 from . import admin, children, events, housekeeping, monitoring, runs, schedules, state, waits
 from .commit import commit
 from .connection import MEMORY
+from .neighbours import Neighbours
 from .read_only import ReadOnlyWriter
 from .reader import Reader
 from .statements import COMMIT as SQL
@@ -70,13 +71,18 @@ class SqliteStore:
         self.clock = clock or SystemClock()
         self._namespace = namespace
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._writer = ReadOnlyWriter(path) if read_only else Writer(path, self._on_foreign_commit)
+        self._neighbours = Neighbours(path, self.signals.notify_all)
+        self._writer = (
+            ReadOnlyWriter(path) if read_only else Writer(path, self._on_foreign_commit, self._neighbours.wake)
+        )
         self._reader = Reader(path, self._writer)
         self._stream_sweeper = StreamSweeper(namespace, self.streams, self._trim_batch)
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._writer.start)
+        if self.path != MEMORY:
+            self._neighbours.open()
         try:
             await self._check_namespace()
         except BaseException:
@@ -91,6 +97,7 @@ class SqliteStore:
 
     async def close(self) -> None:
         self._loop = None
+        self._neighbours.close()
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait((self._looking,))

@@ -62,10 +62,17 @@ class WorkItem(Generic[T]):
 
 
 class Writer:
-    """Runs pieces of work in grouped transactions, and calls `on_foreign_commit` when another process has committed."""
+    """Runs pieces of work in grouped transactions.
 
-    def __init__(self, path: str, on_foreign_commit: Callable[[], None]) -> None:
+    It calls `on_change` after each one that has changed a row, `on_foreign_commit` when another process has committed.
+    """
+
+    def __init__(
+        self, path: str, on_foreign_commit: Callable[[], None], on_change: Callable[[], None] = lambda: None
+    ) -> None:
         self.path = path
+        self._on_change = on_change
+        self._changes = 0
         self._on_foreign_commit = on_foreign_commit
         self._inbox: queue.SimpleQueue[WorkItem[Any] | None] = queue.SimpleQueue()
         self._opened: Future[None] = Future()
@@ -239,6 +246,9 @@ class Writer:
             if self._connection.in_transaction:
                 cursor.execute("ROLLBACK")
             raise
+        if (changes := self._connection.total_changes()) != self._changes:
+            self._changes = changes
+            self._on_change()
         if len(batch) == 1:
             self._is_fast = time.perf_counter() - since < INLINE_MAX_S
 

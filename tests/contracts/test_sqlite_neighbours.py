@@ -63,6 +63,7 @@ async def test_a_store_that_was_opened_later_is_found(tmp_path: Path, no_polling
         async with stores(tmp_path / "store.db", 1) as (second,):
             assert await is_woken_by(second, first)
         await apply(first, unit(events=[event()]))
+        assert first._neighbours is not None
         assert first._neighbours._known == ()
 
 
@@ -84,10 +85,12 @@ async def test_wake_ups_of_a_busy_store_come_together(tmp_path: Path, no_polling
     """A worker that is busy must not make an idle one look for work after each of its commits."""
     woken: list[Any] = []
     async with stores(tmp_path / "store.db", 1) as (store,):
-        store._neighbours._on_wake = lambda: woken.append(None)
-        store._neighbours._quiet_until = asyncio.get_running_loop().time() + 0.02
+        address = store._neighbours
+        assert address is not None
+        address._on_wake = lambda: woken.append(None)
+        address._quiet_until = asyncio.get_running_loop().time() + 0.02
         for _ in range(20):
-            store._neighbours._receive()
+            address._receive()
         assert not woken
         await until(lambda: woken)
         assert len(woken) == 1

@@ -45,10 +45,17 @@ class ManualPrefetcher:
 
 def test_prefetching_starts_after_enough_short_handlers() -> None:
     manual = ManualPrefetcher()
-    manual.run(SHORT_HANDLERS_IN_A_ROW - 1, SHORT_HANDLER_S / 5)
+    manual.run(SHORT_HANDLERS_IN_A_ROW - 1, SHORT_HANDLER_S / 20)
     assert manual.prefetcher.limit(10) == 0
-    manual.run(1, SHORT_HANDLER_S / 5)
+    manual.run(1, SHORT_HANDLER_S / 20)
     assert manual.prefetcher.limit(10) == MAX_HELD - 10
+
+
+def test_each_thread_that_blocks_for_five_ms_has_a_prefetched_job() -> None:
+    """The round trip to the store between two jobs is a fifth of such a handler's time."""
+    manual = ManualPrefetcher()
+    manual.run(SHORT_HANDLERS_IN_A_ROW, 0.0052)
+    assert manual.prefetcher.limit(8) >= 8
 
 
 def test_a_slow_handler_stops_prefetching_even_while_it_runs() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ..ports.unit import Claim, ClaimRequest, QueueDemand, RateLimit
 from .run_scope import WorkScope
 
-SHORT_HANDLER_S = 0.005  # a handler that takes longer stops prefetching
+SHORT_HANDLER_S = 0.02  # a handler that takes longer stops prefetching: the round trip is a small part of its time
 SHORT_HANDLERS_IN_A_ROW = 64  # before the worker starts to prefetch
 PREFETCH_MAX_WAIT_S = 0.1  # a prefetched job that waited longer for a slot is released
 PREFETCH_PAUSE_S = 30.0  # no prefetching after such a release

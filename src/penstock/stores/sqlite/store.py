@@ -71,17 +71,16 @@ class SqliteStore:
         self.clock = clock or SystemClock()
         self._namespace = namespace
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._neighbours = Neighbours(path, self.signals.notify_all)
-        self._writer = (
-            ReadOnlyWriter(path) if read_only else Writer(path, self._on_foreign_commit, self._neighbours.wake)
-        )
+        self._neighbours = Neighbours(path, self._on_wake) if path != MEMORY else None
+        wake = self._neighbours.wake if self._neighbours is not None else None
+        self._writer = ReadOnlyWriter(path) if read_only else Writer(path, self._on_foreign_commit, wake)
         self._reader = Reader(path, self._writer)
         self._stream_sweeper = StreamSweeper(namespace, self.streams, self._trim_batch)
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._writer.start)
-        if self.path != MEMORY:
+        if self._neighbours is not None:
             self._neighbours.open()
         try:
             await self._check_namespace()
@@ -97,7 +96,8 @@ class SqliteStore:
 
     async def close(self) -> None:
         self._loop = None
-        self._neighbours.close()
+        if self._neighbours is not None:
+            self._neighbours.close()
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait((self._looking,))
@@ -386,6 +386,11 @@ class SqliteStore:
         loop = self._loop
         if loop is not None and self.signals.has_listeners:
             _call_soon(loop, self._notify_of_foreign_commit)
+
+    def _on_wake(self) -> None:
+        """Notify the listeners at once if they are few. Many readers wait for the writer's next look, as before."""
+        if self.signals.listeners <= FEW_LISTENERS:
+            self.signals.notify_all()
 
     def _notify_of_foreign_commit(self) -> None:
         """Notify all listeners if they are few. Of many readers, notify those whose stream has new events."""

@@ -68,7 +68,7 @@ class Writer:
     """
 
     def __init__(
-        self, path: str, on_foreign_commit: Callable[[], None], on_change: Callable[[], None] = lambda: None
+        self, path: str, on_foreign_commit: Callable[[], None], on_change: Callable[[], None] | None = None
     ) -> None:
         self.path = path
         self._on_change = on_change
@@ -246,7 +246,7 @@ class Writer:
             if self._connection.in_transaction:
                 cursor.execute("ROLLBACK")
             raise
-        if (changes := self._connection.total_changes()) != self._changes:
+        if self._on_change is not None and (changes := self._connection.total_changes()) != self._changes:
             self._changes = changes
             self._on_change()
         if len(batch) == 1:

@@ -141,6 +141,13 @@ async def test_a_closed_app_raises(app: Any) -> None:
             await ask()
 
 
+async def test_a_closed_app_works_on_nothing(memory: Any) -> None:
+    """Its worker would wait for a store that does not come back, also if the App had no worker while it was open."""
+    async with memory(order) as a:
+        pass
+    await asyncio.wait_for(a.workers.run(), 5)
+
+
 @pytest.mark.spec("000-4.1.1")
 async def test_an_app_that_was_never_opened_raises(memory: Any) -> None:
     a = memory(order)

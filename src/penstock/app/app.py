@@ -324,7 +324,6 @@ class App:
             await events.close()
         await self._committer.close()
         await self.store.close()
-        self._has_parts = False
 
     async def __aenter__(self) -> Self:
         await self.open()

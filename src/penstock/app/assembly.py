@@ -273,6 +273,7 @@ def make_workers(app: App) -> Workers:
         partial(register_dag_files, app),
         partial(make_alert_service, app),
         app._value_sweeper,
+        is_closed=not app._is_open,  # asked for after closing: it must not wait for a store that does not come back
     )
 
 

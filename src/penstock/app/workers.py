@@ -105,6 +105,7 @@ class Workers:
         register_dags: Callable[[], Awaitable[None]] | None = None,
         make_alert_service: ServiceFactory = lambda: None,
         value_sweeper: ValueSweeper | None = None,
+        is_closed: bool = False,
     ) -> None:
         self._make_alert_service = make_alert_service
         self._value_sweeper = value_sweeper
@@ -134,7 +135,7 @@ class Workers:
         self._requested: tuple[Sequence[str], int] = ((), 1)
         self._ended = asyncio.Event()
         self._ended.set()
-        self._closed = False
+        self._closed = is_closed
 
     @property
     def is_running(self) -> bool:

@@ -54,10 +54,10 @@ class Neighbours:
     def close(self) -> None:
         if self._pending is not None:
             self._pending.cancel()
-        if self._loop is not None and self._socket is not None:
-            self._loop.remove_reader(self._socket.fileno())
         self._others = self._known = ()
-        if self._socket is not None:
+        if self._socket is not None and self._socket.fileno() >= 0:  # it is not closed yet
+            if self._loop is not None:
+                self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
 
     def wake(self) -> None:

@@ -61,6 +61,9 @@ async def queues_pickup(meter: Meter, url: str, size: int) -> None:
     rng = random.Random(1)
     took = []
     async with App(url, handlers=_make_jobs(size, ran)) as app, app.workers.background(concurrency=SLOTS):
+        await asyncio.gather(*(app.enqueue(f"q{n}") for n in range(size)))  # every queue and its stream exist
+        await _finish(app, ran, size)
+        ran.clear()
         await asyncio.sleep(1)  # the worker has found all queues empty
         for n in range(PICKUPS):
             began = time.perf_counter()

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import App, job
 from penstock.commit.committer import MANY_PENDING
-from penstock.core.gc_tuning import GC_THRESHOLD_OBJECTS, reduce_collections
+from penstock.core.gc_tuning import GC_THRESHOLD_OBJECTS, NEVER, reduce_collections
 from penstock.testing import until
 
 
@@ -42,14 +42,14 @@ async def test_many_waiting_commands_raise_the_gc_threshold() -> None:
         commit, seen = app.store.commit, set()
 
         async def look(units: Any, request: Any = None) -> Any:
-            seen.add(gc.get_threshold()[0])
+            seen.add(gc.get_threshold()[:2])
             return await commit(units, request)
 
         app.store.commit = look  # type: ignore[method-assign]
         await asyncio.gather(*(app.enqueue("few") for _ in range(MANY_PENDING - 1)))
-        assert seen == {700}
+        assert seen == {(700, 10)}
         await asyncio.gather(*(app.enqueue("many") for _ in range(MANY_PENDING)))
-        assert seen == {700, GC_THRESHOLD_OBJECTS}
+        assert seen == {(700, 10), (GC_THRESHOLD_OBJECTS, NEVER)}
         await until(lambda: gc.get_threshold() == (700, 10, 10))
 
 
@@ -75,3 +75,11 @@ def test_a_threshold_set_while_a_worker_runs_is_kept() -> None:
     with reduce_collections():
         gc.set_threshold(1_000)
     assert gc.get_threshold()[0] == 1_000
+
+
+def test_older_objects_are_left_alone_only_as_long_as_asked() -> None:
+    with reduce_collections():
+        with reduce_collections(young_only=True):
+            assert gc.get_threshold() == (GC_THRESHOLD_OBJECTS, NEVER, 10)
+        assert gc.get_threshold() == (GC_THRESHOLD_OBJECTS, 10, 10)
+    assert gc.get_threshold() == (700, 10, 10)

@@ -178,7 +178,7 @@ class Committer:
         self._pending.append(request)
         if len(self._pending) == MANY_PENDING:
             self._many.close()
-            self._many.enter_context(reduce_collections())
+            self._many.enter_context(reduce_collections(young_only=True))
         if not self._flushing or len(self._pending) == MIN_CONCURRENT_BATCH:
             self._start_flush()
         return await request.future

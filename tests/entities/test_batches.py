@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,9 @@ from penstock.core.errors import DefinitionError, EntityFailed, EntityRefused, S
 from penstock.core.retry import Backoff
 from penstock.entities import FunctionService, Rejected, States, Transition, decide, entity
 from penstock.entities.decide import Decision, Emitted, Handled, NextJob, Rules, on_dead, on_emit, on_handled, on_split
-from penstock.entities.record import EntityRecord, TakenMail, decode, encode
+from penstock.entities.event_work import UnreadableEntityWork
+from penstock.entities.record import EntityRecord, Mail, TakenMail, decode, encode
+from penstock.ports.unit import Claim
 
 AT_ONCE = RetryPolicy(2, Backoff("fixed", 1, jitter=False))
 TIMEOUT_S = 30
@@ -113,6 +116,20 @@ async def test_a_payload_is_checked_when_it_is_emitted(memory: Any) -> None:
     async with memory(Meter) as a:
         with pytest.raises(SchemaViolation):
             await a.entities.emit("meter-1", "read", {"valu": 1})
+
+
+@pytest.mark.parametrize("payload", [b"[1]", b"[1,2,3]", b"{}", b"7", b"["])
+async def test_a_damaged_job_of_several_events_is_unreadable(memory: Any, payload: bytes) -> None:
+    async with memory(Meter) as a:
+        record = encode(EntityRecord("meter", "meter-1", "on", "default", 0, received=3, current=3))
+        opts, id = b'{"n":3,"event":"read","count":2}', "meter-1.event.3"
+        claim = Claim(id, "default", "meter", payload, opts, id, 1, "t", 0, 0, 1, "meter-1", 1, record, {}, 0, "entity")
+        engine = a._entity_engine
+        assert isinstance(await engine.open(claim), UnreadableEntityWork)
+        whole = msgspec.structs.replace(claim, payload=b'[{"value":1},{"value":2}]')
+        assert not isinstance(await engine.open(whole), UnreadableEntityWork)
+        endless = msgspec.structs.replace(whole, opts=b'{"n":3,"event":"read","count":1000000000}')
+        assert (await engine.open(endless)).claim.unreadable is not None
 
 
 class Lost(Exception):
@@ -225,6 +242,17 @@ def test_batches_keep_the_order_and_handle_each_event_once(
         assert job.count <= batches.get(job.event or "", 1)
         numbers = [n.encode() for n in map(str, range(first, job.n + 1))]
         assert bytes(job.payload) == (numbers[0] if job.count == 1 else b"[" + b",".join(numbers) + b"]")
+
+
+def test_large_payloads_are_not_taken_together() -> None:
+    large = msgspec.Raw(b'"' + b"x" * 20_000 + b'"')
+    record = EntityRecord("meter", "meter-1", "on", "default", 0, received=4, current=1)
+    record.mailbox = [Mail(n, "x", large if n < 4 else msgspec.Raw(b"1")) for n in (2, 3, 4)]
+    rules, done = Rules(batches={"x": 9}), Handled("transitioned", ("on",))
+    first = on_handled(record, TakenMail(1, "x"), done, rules, {}, shows_data=False).job
+    assert (first.n, first.count) == (2, 1)
+    second = on_handled(record, TakenMail(2, "x"), done, rules, {}, shows_data=False).job
+    assert (second.n, second.count) == (4, 2)
 
 
 def test_a_batch_that_takes_one_event_too_few_from_the_mailbox_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

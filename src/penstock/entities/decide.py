@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..core.payload import NULL
-from .record import EntityRecord, Mail, TakenMail
+from .record import MAX_INLINE_BYTES, EntityRecord, Mail, TakenMail
 
 _NULL = msgspec.Raw(NULL)
 _NO_BATCHES: Mapping[str, int] = MappingProxyType({})
@@ -168,8 +168,11 @@ def take(mail: Mail) -> TakenMail:
 def _take_next(record: EntityRecord, rules: Rules) -> TakenMail:
     """Take the next event from the mailbox, with those behind it that may be handled together with it."""
     first, box = record.mailbox[0], record.mailbox
-    size, count = rules.batches.get(first.event, 1), 1
+    size, count, room = rules.batches.get(first.event, 1), 1, MAX_INLINE_BYTES - len(bytes(first.payload))
     while count < min(size, len(box)) and box[count].event == first.event and first.n > record.single_until:
+        room -= len(bytes(box[count].payload))
+        if room < 0:
+            break
         count += 1
     taken, record.mailbox = box[:count], box[count:]
     if count == 1:

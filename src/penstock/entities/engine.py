@@ -72,6 +72,9 @@ class EntityEngine:
         except DECODE_ERRORS as problem:
             claim, options = mark_options(claim, problem), EventOptions(record.current or 0, "")
         if options.event is not None:
+            if options.count > 1 and not _has_payloads(claim.payload, options.count):
+                damaged = UnreadableRecord(f"job {claim.job!r} does not have the payloads of {options.count} events")
+                return UnreadableEntityWork(self, claim, damaged)
             payload = msgspec.Raw(claim.payload)
             mail = TakenMail(options.n, options.event, payload, options.trace, options.count)
             return self._bind(claim, record, mail, ())
@@ -228,6 +231,13 @@ class EntityEngine:
         if known.current is None:
             return [f"it is in state {known.status!r} and waits for an event"]
         return [f"event {known.current} is being handled; {known.waiting} more wait"] if known.waiting else []
+
+
+def _has_payloads(payload: bytes, count: int) -> bool:
+    try:
+        return len(msgspec.json.decode(payload, type=list[msgspec.Raw])) == count
+    except DECODE_ERRORS:
+        return False
 
 
 def _bind_handler(definition: EntityDefinition, event: str, *, is_batch: bool) -> Handler:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from ..core.events import EventBodies, EventBody
 from ..core.ids import step_job_id
+from ..handlers.entities import MAX_BATCH
 from ..ports.unit import ENTITY, NewEvent, NewJob, RunWrite, Started, StateWrite
 from .decide import Decision, Emitted, NextJob
 from .record import EntityRecord, encode, mail_key
@@ -19,7 +22,7 @@ class EventOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     n: int
     event: str | None = None
     trace: str | None = None  # the `traceparent` of what emitted it
-    count: int = 1  # how many events it handles; `n` is the last of them
+    count: Annotated[int, msgspec.Meta(ge=1, le=MAX_BATCH)] = 1  # how many events it handles; `n` is the last of them
 
 
 decode_options = msgspec.json.Decoder(EventOptions).decode

@@ -42,9 +42,7 @@ from .rate_counter import RateCounter
 
 MAX_BATCH = 500
 MIN_CONCURRENT_BATCH = 8  # fewer requests wait for the commit in flight instead of starting another one
-MANY_PENDING = (
-    200  # objects that wait for a commit are not garbage: to look at them again and again takes most of the time
-)
+MANY_PENDING = 200  # the garbage collector would look at all that wait for a commit again and again
 MAX_COMMAND_TRIES = 4
 MAX_RETRY_PAUSE_S = 1.0
 REMEMBERED_RUNS = 2048

@@ -24,7 +24,7 @@ from penstock.settings import list_names
 FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
 MIXED_CALLS = 1000 if FULL else 8  # of each method, with several bad arguments
 SHARE = 1 if FULL else 3  # each argument receives one value of three; another argument receives the next ones
-HANG_S = 30.0  # a call that takes longer hangs
+HANG_S = 100.0  # a call that takes longer hangs
 WAIT_S = 0.02  # for methods that wait until something happens
 SEED = 2030
 # Objects that implement a protocol of ours: a wrong one is a programming error that Python reports well.

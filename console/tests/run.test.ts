@@ -6,11 +6,14 @@ import { firstDifference } from '../src/run/compare'
 import { differences } from '../src/run/diff'
 import { foldFirst } from '../src/run/fold'
 import { inputOf } from '../src/run/inputs'
-import { place } from '../src/run/layout'
-import { foldedScale, wallScale } from '../src/run/scale'
+import { place, placeIn } from '../src/run/layout'
+import { foldedScale, ticks, wallScale } from '../src/run/scale'
 import { dstNote, inWords } from '../src/run/schedule'
 import { complete, parseSearch, toBody, toQuery } from '../src/run/search'
+import { blobOf } from '../src/run/blobs'
 import { snippets, toPython } from '../src/run/snippets'
+import { urnOf } from '../src/run/urns'
+import { withoutCommand } from '../src/api/format'
 
 let seq = 0
 const at = (ms: number, kind: string, step?: string, data?: any, meta?: any): EventRecord => ({ id: `${ms}-${++seq}`, ts: new Date(ms).toISOString(), kind, subject: 'r', flow: 'r', step, data, meta })
@@ -145,4 +148,40 @@ it('writes a run as a command and as code', () => {
   const [cli, python] = snippets({ id: 'r', flow: 'shop', input: { a: "it's" }, root: 'http://x' })
   expect(cli!.text).toBe(`penstock start shop --input '{"a":"it'\\''s"}'`)
   expect(python!.text).toContain('app.start("shop", {"a": "it\'s"})')
+})
+
+it('puts ticks at round times, apart from each other and from what is folded', () => {
+  expect(ticks(wallScale(1000, 1220)).map((one) => one.ms)).toEqual([0, 50, 100, 150, 200])
+  const folded = ticks(foldedScale(foldFirst(RUN, RUN.length).rows.values(), 0, 62_000))
+  expect(folded.length).toBeGreaterThan(2)
+  expect(folded.every((one) => one.ms <= 1500 || one.ms >= 61_500)).toBe(true)
+  for (let at = 1; at < folded.length; at++) expect(folded[at]!.at - folded[at - 1]!.at).toBeGreaterThanOrEqual(0.09)
+  expect(ticks(wallScale(5, 5))).toEqual([])
+})
+
+it('draws a chain downwards where that makes the letters larger', () => {
+  const nodes = ['a', 'b', 'c', 'd', 'e'].map((id) => ({ id, label: id, kind: 'step' }))
+  const edges = nodes.slice(1).map((node, index) => ({ from: nodes[index]!.id, to: node.id }))
+  const high = placeIn(nodes, edges, { width: 500, height: 900 })
+  const wide = placeIn(nodes, edges, { width: 1400, height: 300 })
+  expect(high.height).toBeGreaterThan(high.width)
+  expect(wide.width).toBeGreaterThan(wide.height)
+})
+
+it('finds the blobs that a value refers to', () => {
+  const root = 'http://here/ops'
+  expect(blobOf({ key: 'reports/june.csv', size: 7, contentType: 'text/csv' }, root)).toEqual({ key: 'reports/june.csv', text: 'Download june.csv' })
+  expect(blobOf(`${root}/api/blobs/a.png?signature=x`, root)!.url).toBe(`${root}/api/blobs/a.png?signature=x`)
+  expect(blobOf({ '$penstock:blob': '00' }, root)!.key).toBeUndefined()
+  for (const other of ['javascript:alert(1)', 'http://there/api/blobs/a.png', { key: 'a', size: 1 }, { key: 'a', size: 1, type: 'lamp' }, null, 7, []]) expect(blobOf(other, root)).toBeUndefined()
+})
+
+it('reads the urn of an entity from its id', () => {
+  expect(['x.subscription--5', 'plain', 'x.a-c3-a4-2d-25', 'h.0a'].map(urnOf)).toEqual(['subscription:5', 'plain', 'aä-%', 'h.0a'])
+})
+
+it('leaves out the command that a sentence ends with', () => {
+  expect(withoutCommand('queue a: a new error, 1 dead letter (`penstock dlq show a.dlq`)')).toBe('Queue a: a new error, 1 dead letter')
+  expect(withoutCommand('queue a: 2 jobs wait, and no worker serves it; start one with `penstock worker`')).toBe('Queue a: 2 jobs wait, and no worker serves it')
+  expect(withoutCommand('3 waiting')).toBe('3 waiting')
 })

@@ -123,6 +123,23 @@ async def test_an_approval_on_a_phone(open_console: OpenConsole) -> None:
         assert await app.result(run) == {"answer": {"approved": True}}
 
 
+async def test_a_list_stays_still_while_it_is_read(open_console: OpenConsole) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app, app.workers.background():
+        await app.start("approval", {"id": 1}, key="approval-1")
+        async with open_console(app, "waits") as page:
+            rows = page.get_by_test_id("wait-row")
+            await expect(rows).to_have_count(1)
+            await rows.hover()
+            await app.start("approval", {"id": 2}, key="approval-2")
+            await expect(page.get_by_test_id("fresh")).to_have_text("1 new")
+            (wait,) = await app.waits.list(run="approval-1")
+            await app.waits.resolve(wait.id, {"approved": True})
+            await expect(rows).to_have_class("gone")
+            await expect(rows).to_contain_text("approval-1")
+            await page.get_by_test_id("fresh").click()
+            await expect(rows).to_contain_text("approval-2")
+
+
 async def test_schedules_events_workers_audit_and_settings(open_console: OpenConsole) -> None:
     async with App(":memory:", handlers=HANDLERS) as app, app.workers.background():
         await app.schedules.add("nightly", flow="order", input={"id": "n"}, cron="0 3 * * *", tz="Europe/Berlin")

@@ -189,6 +189,11 @@ async def test_a_fan_out_is_one_node_and_shows_the_instance_that_failed(open_con
             box = await page.get_by_role("region", name="Timeline").bounding_box()
             assert box is not None
             assert box["height"] < 500  # forty rows do not push the panes apart
+            lanes = page.get_by_test_id("lane")
+            await expect(lanes).to_have_count(2)
+            await expect(lanes.last).to_contain_text("read_page ×40")
+            await page.get_by_test_id("open-group").click()
+            await expect(lanes.nth(2)).to_contain_text("read_page")
 
 
 async def test_a_step_is_run_again_and_a_wait_ended_where_the_page_says_why(open_console: OpenConsole) -> None:

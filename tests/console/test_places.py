@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from console_flows import HANDLERS
 from console_pages import NARROW, OpenConsole, take_picture
 from playwright.async_api import expect
 
 from browser import needs_browser
-from penstock import App
+from penstock import App, Context, job
 from penstock.testing import until
 
 pytestmark = needs_browser
@@ -288,3 +290,20 @@ async def test_the_slots_and_results_of_a_schedule(open_console: OpenConsole) ->
                 await expect(page.get_by_test_id("result")).to_have_count(1)
                 if name == "nightly":
                     await expect(page.get_by_test_id("slot").first).to_contain_text("02:30")  # of Berlin
+
+
+@job(queue="files")
+async def export(name: str, ctx: Context) -> dict[str, Any]:
+    blob = await ctx.blob.put(name, b"a;b", content_type="text/csv")
+    return {"file": {"key": blob.key, "size": blob.size, "contentType": blob.content_type}}
+
+
+async def test_a_blob_in_a_result_is_downloaded(open_console: OpenConsole) -> None:
+    async with App(":memory:", handlers=[export], blob_url="memory:") as app, app.workers.background():
+        await app.jobs.result(await app.enqueue("files", "reports/june.csv", key="export-1"))
+        async with open_console(app, "jobs/export-1") as page:
+            async with page.expect_download() as download:
+                await page.get_by_test_id("blob").click()
+            file = await download.value
+            assert file.suggested_filename == "june.csv"
+            assert (await file.path()).read_bytes() == b"a;b"

@@ -36,7 +36,7 @@ WAITS = {"workers.run", "workers.background", "outbox.relay", "outbox.background
 
 def methods(app: App) -> dict[str, Callable[..., Any]]:
     """Return every public method of an App and of its facets."""
-    facets = {"app": app, **{name: value for name, value in vars(app).items() if not name.startswith("_")}}
+    facets = {"app": app, **{name: getattr(app, name) for name in dir(app) if not name.startswith("_")}}
     found: dict[str, Callable[..., Any]] = {}
     for facet, value in facets.items():
         if type(value).__module__.startswith("penstock.app"):

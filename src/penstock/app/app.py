@@ -245,6 +245,9 @@ class App:
                 raise NotOpen("this App is not open; use `async with App(…) as app:` or call `await app.open()` first")
             raise AttributeError(f"App has no attribute {name!r}")
 
+    def __dir__(self) -> Iterable[str]:
+        return {*super().__dir__(), *PARTS}
+
     async def open(self, *, connect_timeout: Duration | None = None) -> None:
         """Open the store. `async with` does it.
 

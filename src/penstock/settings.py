@@ -51,6 +51,7 @@ class SettingOptions(TypedDict, total=False):
     node_memory: int | None
     typescript: Literal["on", "off"] | None
     node_threads: int | None
+    cpu_shares: int | None
     queues: Names | None
     stream_types: Names | None
     http_allow: Names | None
@@ -115,6 +116,7 @@ class Settings:
     node_memory: int = 0
     typescript: Literal["on", "off"] = "on"
     node_threads: int = 0
+    cpu_shares: int = 1024
     queues: tuple[str, ...] = ()
     stream_types: tuple[str, ...] = ()
     http_allow: tuple[str, ...] = ()
@@ -262,10 +264,12 @@ _COUNTS = {
     "port": 0,
     "buffer_limit": 1000,
     "blob_threshold": 0,
+    "cpu_shares": 2,
     **dict.fromkeys(("node_memory", "node_threads"), 0),
     **dict.fromkeys(("keep_runs", "keep_jobs", "keep_events", "keep_entity_events"), 0),
     **dict.fromkeys(("process_pool", "process_jobs", "process_memory", "process_cpu", "process_files"), 0),
 }
+_MAX_COUNTS = {"port": MAX_PORT, "cpu_shares": 1024}
 _LISTS = {
     "queues",
     "http_allow",
@@ -323,10 +327,10 @@ def _count(name: str, value: Any) -> int:
         count = int(value) if len(value) < 100 else MAX_COUNT + 1
     if isinstance(count, bool) or not isinstance(count, int) or count < _COUNTS[name]:
         raise ValueError(f"must be a whole number of at least {_COUNTS[name]}, got {shorten(value)}")
-    if name == "port" and count > MAX_PORT:
-        raise ValueError(f"must be at most {MAX_PORT}, got {shorten(value)}")
-    if count > MAX_COUNT:
-        raise ValueError(f"must be at most {MAX_COUNT:,}, got {shorten(value)}")
+    most = _MAX_COUNTS.get(name, MAX_COUNT)
+    if count > most:
+        shown = most if name in _MAX_COUNTS else f"{most:,}"
+        raise ValueError(f"must be at most {shown}, got {shorten(value)}")
     return count
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
 
+from node_programs import node
+from penstock.cli.commands.init import Template
 from penstock.flows.diagram import build_diagram, render_text
 from penstock.flows.diagram_svg import render_svg
 from penstock.handlers.discovery import discover
@@ -181,6 +185,30 @@ def test_init_creates_a_typescript_project(penstock: Callable, project: Path, mo
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"], capture_output=True
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.spec("000-19.2")
+@pytest.mark.parametrize("language", ["python", "typescript"])
+def test_init_adds_templates(penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch, language: str) -> None:
+    """Each template works as it is: its own test passes, which is the same for both languages."""
+    tested = 0
+    for name in get_args(Template):
+        answer = penstock("init", "shop", "--template", name, *(["--ts"] if language == "typescript" else []), "--json")
+        if (language, name) == ("typescript", "entity"):
+            assert (answer.code, "in Python only" in answer.err) == (2, True)
+            continue
+        files = answer.json["files"]
+        endings = {Path(file).suffix for file in files if file.startswith("workers/")}
+        assert endings == {".ts" if language == "typescript" else ".py"}
+        (test,) = (file for file in files if file.startswith("tests/"))
+        monkeypatch.setenv("PENSTOCK_NODE", node())
+        for function, call in runpy.run_path(str(project / "shop" / test)).items():
+            if function.startswith("test_"):
+                call()
+                tested += 1
+    assert tested == len(get_args(Template)) - (language == "typescript")
+    assert penstock("init", "shop", "--template", "approval").code == 2, "nothing is overwritten"
+    assert 'Did you mean "approval"' in penstock("init", "--template", "aproval").err
 
 
 def test_init_overwrites_nothing(penstock: Callable, project: Path) -> None:

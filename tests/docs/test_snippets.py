@@ -26,6 +26,7 @@ TYPED = {ROOT / "README.md"}  # in a shell, each process of its own
 SHELL = re.compile(r"[|&;<>$`*?~#]")  # what only a shell can read
 ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.S)
 PROVES = {
+    ROOT / "README.md": "000-19.1",  # stores, settings and runners
     ROOT / "docs" / "howto" / "look-ups.md": "000-19.5",  # examples of a reducer and of a projection
     ROOT / "docs" / "howto" / "typescript.md": "000-19.6",  # one flow in both languages, with a mapping and a key
 }

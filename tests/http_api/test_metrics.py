@@ -6,6 +6,7 @@ import asyncio
 import re
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import penstock.http.metrics as metrics_module
 from http_server import Serve, serve_app
 from penstock import App, __version__, job
+from penstock.app.views import QueueView
 from penstock.errors import ConfigError, Permanent, StoreUnavailable
 from penstock.http import asgi_app
 from penstock.http.metrics import Metrics
@@ -97,6 +99,26 @@ async def test_the_rates_are_those_of_the_last_whole_minute(url: str) -> None:
         found = parse((await Metrics().render(app, 0)).decode())
     rates = {dict(labels)["what"]: n for (name, labels), n in found.items() if name == "penstock_queue_minute_jobs"}
     assert rates == {"added": 4, "completed": 3, "failed": 2, "retried": 1}
+
+
+async def test_scrapes_at_the_same_time_count_everything_once(url: str) -> None:
+    async with App(url, handlers=[mail]) as app:
+        await app.jobs.enqueue_many("mail", ["ada", "bob"])
+        metrics = Metrics()
+        found = await asyncio.gather(*(metrics.render(app, 0) for _ in range(3)))
+    label = ("penstock_queue_jobs", (("queue", "mail"), ("state", "waiting")))
+    assert [parse(text.decode())[label] for text in found] == [2, 2, 2]
+
+
+async def test_queues_of_any_name_have_a_label() -> None:
+    """Other programs on the same Redis may name a queue as they like."""
+    name = 'a"b\\c\nd{}'
+    async with App(":memory:", handlers=()) as app:
+        view = QueueView(name, True, {"waiting": 3})
+        app.queues.list = AsyncMock(return_value=[view])  # type: ignore[method-assign]
+        found = parse((await Metrics().render(app, 0)).decode())
+    assert found["penstock_queue_jobs", (("queue", name), ("state", "waiting"))] == 3
+    assert found["penstock_queue_paused", (("queue", name),)] == 1
 
 
 class FakeBridge:

@@ -181,6 +181,11 @@ def opens_files(input: Any) -> str:
     return "no limit"
 
 
+@job(queue="niceness", runner="process")
+def niceness(_: Any) -> int:
+    return os.nice(0)
+
+
 @job(queue="environment", runner="process")
 def environment(input: Any) -> Any:
     return [dict(os.environ), sys.executable, os.getpid()]
@@ -188,5 +193,5 @@ def environment(input: Any) -> Any:
 
 HANDLERS = [
     *(fine, dies, always_dies, garbage, endless_line, closes, ignores_term, swallows, holds_gil, forks, leaks, prints),
-    *(forges, no_timeout, spins, sleeps, blocks_loop, burns, opens_files, environment),
+    *(forges, no_timeout, spins, sleeps, blocks_loop, burns, opens_files, niceness, environment),
 ]

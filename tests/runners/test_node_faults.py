@@ -112,6 +112,16 @@ async def test_a_file_chooses_a_worker_thread(folder: Files) -> None:
             assert "useWorkerThreads must be true or false, got 'yes'" in problem.message
 
 
+@pytest.mark.spec("000-3.27")
+async def test_resource_hints(folder: Files) -> None:
+    """The heap has a limit, and a busy Node gives way to the worker."""
+    body = "return [os.getPriority(), v8.getHeapStatistics().heap_size_limit / 2 ** 20]"
+    files = folder(hints_mjs="import os from 'node:os'\nimport v8 from 'node:v8'\n" + worker("hints", body))
+    async with TestApp(dir=files, node=node(), cpu_shares=512, node_memory=100) as app:
+        priority, heap_mb = (await app.run_flow("hints")).result
+        assert (priority, heap_mb < 200) == (min(os.nice(0) + 3, 19), True)
+
+
 async def test_a_blocked_thread_ends_alone(folder: Files) -> None:
     """Its own attempts are retried; the process and the handlers of other threads go on."""
     files = folder(

@@ -175,6 +175,15 @@ async def test_the_timeout_of_handlers_without_one(app: Callable[..., TestApp]) 
             await one.run_job("no-timeout")
 
 
+@pytest.mark.spec("000-3.27")
+async def test_children_give_way_by_their_cpu_shares(app: Callable[..., TestApp]) -> None:
+    """1024 are those of the worker; at half of them the system gives a busy process half the time."""
+    own = os.nice(0)
+    for shares, nice in ((1024, 0), (512, 3), (2, 19)):
+        async with app(cpu_shares=shares) as one:
+            assert await one.run_job("niceness") == min(own + nice, 19)
+
+
 @pytest.mark.spec("000-3.29", "000-3.30", "000-3.34")
 async def test_the_environment_is_an_allow_list(app: Callable[..., TestApp], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_PASSWORD", "secret")

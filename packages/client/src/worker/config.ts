@@ -78,7 +78,8 @@ export interface QueueConfig<Input = any> {
   handler?: string | ((input: Input, ctx: any) => unknown)
   await?: AwaitConfig
   wait?: AwaitConfig
-  schedule?: { cron?: string; every?: Duration; timezone?: string; input?: unknown; [name: string]: unknown }
+  /** A cron expression, an interval such as "15m", or one of both with options. */
+  schedule?: string | { cron?: string; every?: Duration; tz?: string; input?: unknown; [name: string]: unknown }
   cron?: string
   concurrency?: number
   maxActive?: number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -15,17 +15,22 @@ from ..output import print_json, print_text
 
 TEMPLATE = "template"
 TYPESCRIPT = "template_ts"  # instead of the Python worker files
+PATTERNS = "patterns"
+
+Template = Literal["api-call", "approval", "compensation", "entity", "fan-out", "live-output", "schedule", "webhook"]
 
 
 def init(
     dir: str = ".",
     /,
     *,
-    ts: Annotated[bool, Parameter(negative="", help="Write the flow and the job in TypeScript.")] = False,
+    ts: Annotated[bool, Parameter(negative="", help="Write the worker files in TypeScript.")] = False,
+    template: Annotated[Template | None, Parameter(help="Add the files of a common pattern instead.")] = None,
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Create an example project: a small flow and a job, tests, a settings file and a README.
 
+    With --template, add the worker files of a common pattern and their test instead.
     Existing files are never overwritten.
 
     Parameters
@@ -34,10 +39,7 @@ def init(
         The folder; created if it does not exist.
     """
     root = Path(dir)
-    files = _files(resources.files(__package__).joinpath(TEMPLATE))
-    if ts:
-        kept = {name: text for name, text in files.items() if not name.startswith("workers/")}
-        files = kept | _files(resources.files(__package__).joinpath(TYPESCRIPT))
+    files = _project_files(ts) if template is None else _pattern_files(template, ts)
     existing = [name for name in files if (root / name).exists()]
     if existing:
         raise UsageError(f"{root / existing[0]} already exists and is not overwritten; choose another folder")
@@ -45,10 +47,35 @@ def init(
     if common.json:
         print_json({"dir": str(root), "files": list(files)})
         return 0
-    print_text(f"Created a project in {root.resolve()}:", *(f"  {name}" for name in files))
     cd = "" if dir == "." else f"cd {dir} && "
-    print_text(f'Next: {cd}penstock run welcome --input \'{{"name": "Ada"}}\', then penstock dev.')
+    if template is None:
+        print_text(f"Created a project in {root.resolve()}:", *(f"  {name}" for name in files))
+        print_text(f'Next: {cd}penstock run welcome --input \'{{"name": "Ada"}}\', then penstock dev.')
+    else:
+        print_text(f"Created in {root.resolve()}:", *(f"  {name}" for name in files))
+        print_text(f"Next: change them to your needs, and run their test: {cd}pytest")
     return 0
+
+
+def _project_files(is_typescript: bool) -> dict[str, bytes]:
+    files = _files(_folder(TEMPLATE))
+    if is_typescript:
+        kept = {name: text for name, text in files.items() if not name.startswith("workers/")}
+        files = kept | _files(_folder(TYPESCRIPT))
+    return files
+
+
+def _pattern_files(name: str, is_typescript: bool) -> dict[str, bytes]:
+    """Return the worker files of a pattern, and its test, which is the same for both languages."""
+    language = "typescript" if is_typescript else "python"
+    folder = _folder(PATTERNS, name, language)
+    if not folder.is_dir():
+        raise UsageError(f"the template {name!r} is written in Python only; leave out --ts")
+    return _files(folder) | _files(_folder(PATTERNS, name, "tests"), "tests/")
+
+
+def _folder(*names: str) -> Traversable:
+    return resources.files(__package__).joinpath(*names)
 
 
 def _files(folder: Traversable, above: str = "") -> dict[str, bytes]:

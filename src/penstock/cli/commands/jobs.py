@@ -137,8 +137,8 @@ async def _execute(
         queue, name = await find_queue(app, queue, name)
         async for frame in app.jobs.execute(queue, value, name=name, key=key, timeout=timeout):
             last = frame.event
-            text = msgspec.json.encode(frame.data).decode()
-            print_text(msgspec.json.encode(frame).decode() if common.json else f"{frame.event:10} {text}")
+            text = msgspec.json.encode(frame.data).decode() if frame.data is not None else ""
+            print_text(msgspec.json.encode(frame).decode() if common.json else f"{frame.event:10} {text}".rstrip())
     return last
 
 

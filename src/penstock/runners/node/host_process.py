@@ -28,6 +28,7 @@ from ...ports.frames import (
     Suspend,
     WorkerFrame,
 )
+from ..cpu_shares import lower_priority
 from ..guard import Guard
 from ..remote import to_exception
 from .describe import HOST, NODE_FLAGS
@@ -129,7 +130,7 @@ class HostProcess(asyncio.Protocol):
         command = [node.path, *flags, str(HOST), "serve", str(its.fileno()), config]
         with its:
             self._process = subprocess.Popen(  # noqa: S603
-                command,
+                lower_priority(command, options.cpu_shares),
                 pass_fds=(its.fileno(),),
                 stdin=subprocess.DEVNULL,
                 env={name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")},

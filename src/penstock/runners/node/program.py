@@ -17,6 +17,7 @@ from pathlib import Path
 from ...core.errors import NodeMissing
 from ...core.text import shorten
 from ...settings import Settings
+from ..cpu_shares import NORMAL_SHARES
 
 OLDEST = (20, 11)
 STRIPS_TYPES = (22, 13)  # from here on, Node has what the npm package amaro has
@@ -32,11 +33,12 @@ class HostOptions:
     node: str = ""  # a path; empty: the one on PATH, or in the wheel
     memory_mb: int = 0  # of the heap of a host, and of each thread; 0: Node's own limit
     threads: int = 0  # for handlers that do not choose themselves; 0: they share the main thread
+    cpu_shares: int = NORMAL_SHARES
 
     @classmethod
     def read(cls, settings: Settings) -> HostOptions:
         """Read them from the settings of an App."""
-        return cls(settings.node, settings.node_memory, settings.node_threads)
+        return cls(settings.node, settings.node_memory, settings.node_threads, settings.cpu_shares)
 
 
 @dataclass(frozen=True)

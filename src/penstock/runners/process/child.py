@@ -37,6 +37,7 @@ from ...ports.frames import (
     encode_frame,
 )
 from ...ports.runner import Channel, HandlerState, Task
+from ..cpu_shares import lower_priority
 from ..remote import RemoteRun
 from .options import ProcessOptions
 from .output import OutputLog
@@ -101,7 +102,7 @@ class Child:
         }
         text = msgspec.json.encode(config).decode()
         return subprocess.Popen(  # noqa: S603 the command is a setting
-            [*options.command, "-m", "penstock.host", str(theirs.fileno()), text],
+            lower_priority([*options.command, "-m", "penstock.host", str(theirs.fileno()), text], options.cpu_shares),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from ...settings import Settings
+from ..cpu_shares import NORMAL_SHARES
 
 # What a child gets of the worker's environment. The store's URL and other secrets are not in it.
 ALLOWED = (
@@ -37,6 +38,7 @@ class ProcessOptions:
     queue_names: str = "filename"
     unknown_fields: str = "refuse"
     lifts_limits: bool = False
+    cpu_shares: int = NORMAL_SHARES
 
     @classmethod
     def read(cls, settings: Settings) -> ProcessOptions:
@@ -57,6 +59,7 @@ class ProcessOptions:
             settings.queue_names,
             settings.unknown_fields,
             bool(settings.blob_url and settings.blob_threshold),
+            settings.cpu_shares,
         )
 
     @property

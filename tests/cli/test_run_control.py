@@ -215,6 +215,18 @@ def test_check_finds_a_renamed_call(penstock: Callable, project: Path, waiting: 
     assert problem["breaks"]
 
 
+def test_check_fails_without_a_worker_file(penstock: Callable, project: Path, waiting: None) -> None:
+    """The runs of a file that is not loaded cannot continue."""
+    broken = project / "workers" / "broken.py"
+    broken.write_text("import no_such_module\n")
+    one = penstock("check")
+    assert (one.code, one.lines[-1]) == (1, "1 problem with worker files: their runs cannot continue.")
+    (project / "workers" / "worse.py").write_text("1 +\n")
+    assert penstock("check").lines[-1] == "2 problems with worker files: their runs cannot continue."
+    answer = penstock("check", "--json").json
+    assert (answer["ok"], len(answer["files"])) == (False, 2)
+
+
 def test_the_engines_own_queue_is_listed_with_all(penstock: Callable, waiting: None) -> None:
     assert not [line for line in penstock("queues").lines if line.startswith("penstock-events")]
     assert [line for line in penstock("queues", "--all").lines if line.startswith("penstock-events")]

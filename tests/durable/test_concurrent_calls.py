@@ -463,6 +463,23 @@ async def test_threads_of_a_def_handler_run_functions(kit: Any) -> None:
         assert sorted(DID) == list(range(8)), "each once, although the handler ran twice"
 
 
+async def test_calls_of_other_threads_have_no_order(kit: Any) -> None:
+    """A pool may run them one after the other, and in another order in the next attempt."""
+
+    @flow("threads", emits=[], retry=2)
+    def threads(order: Any, ctx: SyncContext) -> Any:
+        names = ["a", "b"] if ctx.attempt == 1 else ["b", "a"]
+        with ThreadPoolExecutor(1) as pool:
+            found = [pool.submit(ctx.run, name, lambda name=name: DID.append(name) or name).result() for name in names]
+        if ctx.attempt == 1:
+            raise ConnectionError
+        return found
+
+    async with kit(threads) as app:
+        assert (await app.run_flow(threads)).result == ["b", "a"]
+    assert sorted(DID) == ["a", "b"]
+
+
 async def test_a_wait_on_another_thread_is_an_error(kit: Any) -> None:
     @flow("threads", emits=[], retry=1)
     def threads(order: Any, ctx: SyncContext) -> Any:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,16 @@ def opens_files(input: Any) -> str:
     return "no limit"
 
 
+@job(queue="threads", runner="process", retry=TWICE)
+def threads(input: Any, ctx: SyncContext) -> list[str]:
+    names = ["a", "b"] if ctx.attempt == 1 else ["b", "a"]
+    with ThreadPoolExecutor(1) as pool:
+        found = [pool.submit(ctx.run, name, str.upper, name).result() for name in names]
+    if ctx.attempt == 1:
+        raise ConnectionError
+    return found
+
+
 @job(queue="niceness", runner="process")
 def niceness(_: Any) -> int:
     return os.nice(0)
@@ -193,5 +204,5 @@ def environment(input: Any) -> Any:
 
 HANDLERS = [
     *(fine, dies, always_dies, garbage, endless_line, closes, ignores_term, swallows, holds_gil, forks, leaks, prints),
-    *(forges, no_timeout, spins, sleeps, blocks_loop, burns, opens_files, niceness, environment),
+    *(forges, no_timeout, spins, sleeps, blocks_loop, burns, opens_files, niceness, threads, environment),
 ]

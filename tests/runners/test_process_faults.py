@@ -175,6 +175,11 @@ async def test_the_timeout_of_handlers_without_one(app: Callable[..., TestApp]) 
             await one.run_job("no-timeout")
 
 
+async def test_calls_of_other_threads_have_no_order(app: Callable[..., TestApp]) -> None:
+    async with app() as one:
+        assert await one.run_job("threads") == ["B", "A"]
+
+
 @pytest.mark.spec("000-3.27")
 async def test_children_give_way_by_their_cpu_shares(app: Callable[..., TestApp]) -> None:
     """1024 are those of the worker; at half of them the system gives a busy process half the time."""

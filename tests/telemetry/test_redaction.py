@@ -24,6 +24,7 @@ from penstock import App, Context, Event, Permanent, flow, step
 from penstock.cli import main
 from penstock.core.errors import RunFailed
 from penstock.core.redaction import REDACTED, Redactor
+from penstock.settings import Settings
 from penstock.stores.postgres.address import read_address
 from penstock.telemetry.logging import configure, restore_loggers
 from penstock.testing.until import until
@@ -329,6 +330,24 @@ def test_numbers_none_and_containers() -> None:
         "secrets": REDACTED,
         "cookie": REDACTED,
     }
+
+
+def test_the_default_words() -> None:
+    redactor = Redactor(Settings().redact)
+    keys = (
+        "pwd",
+        "dbPwd",
+        "user_password",
+        "PASSWD",
+        "client-secret",
+        "accessToken",
+        "Authorization",
+        "cookies",
+        "apiKey",
+    )
+    assert redactor.redact_value(dict.fromkeys(keys, "x1")) == dict.fromkeys(keys, REDACTED)
+    assert redactor.redact_value({"cwd": "/srv", "pw": 1, "tokens": 7}) == {"cwd": "/srv", "pw": 1, "tokens": 7}
+    assert redactor.redact_text("pwd=hunter2") == f"pwd={REDACTED}"
 
 
 def test_without_patterns_nothing_is_redacted() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from ..commit.command_sink import CommandSink
@@ -65,19 +65,22 @@ class RunStarter:
         known.check_start(value)
         key = key if key is not None else known.make_key(value)
         run = self.new_id(key if key is not None else default_key)
-        correlation = check_optional_text(correlation_id, "the correlation id")
+        correlation = check_optional_text(correlation_id, "correlation_id") if correlation_id is not None else None
         priority = check_priority(priority) if priority else 0
-        own = check_tags(tags, "tags")
-        with self._runtime.produce("start", known.name) as span:
-            span.set("penstock.run", run)
+        own = check_tags(tags, "tags") if tags is not None else {}
+        if self._runtime.is_traced:
+            with self._runtime.produce("start", known.name) as span:
+                span.set("penstock.run", run)
+                is_new = await self._command(known, run, data, value, correlation, priority, due, own)
+        else:
             is_new = await self._command(known, run, data, value, correlation, priority, due, own)
-        return await self.describe_start(known.kind, run, value, is_new=is_new)
+        return Started(run) if is_new else await self.describe_start(known.kind, run, value, is_new=False)
 
     async def describe_start(self, kind: str, run: str, input: Any, *, is_new: bool) -> Started:
         """Return what a start did: a run that is not new may have another input."""
         return Started(run) if is_new else Started(run, True, not await self._advice.check_same_input(kind, run, input))
 
-    async def _command(
+    def _command(
         self,
         known: RunDefinition,
         run: str,
@@ -87,16 +90,16 @@ class RunStarter:
         priority: int,
         due: int,
         tags: dict[str, str],
-    ) -> bool:
+    ) -> Coroutine[Any, Any, bool]:
         if isinstance(known, Flow):
-            return await self._commands.start(
+            return self._commands.start(
                 known, run, data, correlation_id=correlation, priority=priority, due=due, tags=tags
             )
         trace = current_trace.get()
         start = RunStart(
             known.name, run, value, correlation or run, None, priority, due, tags, kind=known.kind, trace=trace
         )
-        return await self._engines.of_run_kind(known.kind).start(start, self._sink)
+        return self._engines.of_run_kind(known.kind).start(start, self._sink)
 
     def new_id(self, key: str | None) -> str:
         """Return the id of a new run: its idempotency key, or a UUIDv7."""

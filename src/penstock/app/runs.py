@@ -135,8 +135,8 @@ class Runs:
             lambda writers: writers.runs.start(
                 cast(Any, known),
                 input,
-                key=check_optional_text(key, "key"),
-                correlation_id=check_optional_text(correlation_id, "correlation_id"),
+                key=check_optional_text(key, "key") if key is not None else None,
+                correlation_id=correlation_id,
                 priority=priority,
                 due=resolve_due(delay, at, self._app.clock) if delay is not None or at is not None else 0,
                 tags=tags,

@@ -154,6 +154,7 @@ class Committer:
         self._may_rewind = profile.may_rewind
         self._lifts_limits = isinstance(store, LoadsClaims) and store.lifts_limits
         self._rewind_epoch = 0
+        self._no_slots: Counter[str] = Counter()  # making one for each command takes as long as building its unit
         self._max_in_flight = max(profile.max_commits_in_flight, profile.max_unordered_finishes)
         self._only_finishes_overlap = profile.max_unordered_finishes > profile.max_commits_in_flight
         self._flush_tasks: set[asyncio.Task[None]] = set()
@@ -348,9 +349,8 @@ class Committer:
     async def _commit_and_claim(self, batch: list[CommitRequest], units: list[Unit]) -> CommitReply:
         """Commit and claim in one call. The worker always gets an answer to its claim request, even after a failure."""
         worker = self.worker
-        finishing = Counter(
-            request.slot_queue for request in batch if request.slot_queue is not None and not request.has_freed_slot
-        )
+        slots = [one.slot_queue for one in batch if one.slot_queue is not None and not one.has_freed_slot]
+        finishing = Counter(slots) if slots else self._no_slots
         claim_request = None
         if worker is not None:
             worker.note_jobs(units)
@@ -470,7 +470,7 @@ def _split_between_runs(ready: list[CommitRequest], size: int) -> tuple[list[Com
 
 
 def _only_finish(requests: list[CommitRequest]) -> bool:
-    return all(request.slot_queue is not None for request in requests)
+    return None not in [request.slot_queue for request in requests]
 
 
 def _finishes_without_version(request: CommitRequest) -> bool:

@@ -36,6 +36,11 @@ class Runtime:
     public_url: str = ""  # the start of the URLs of triggers
     blobs: BlobView | None = None  # set by App
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether somebody makes spans."""
+        return self.instrumentation is not None and self.instrumentation.tracer is not None
+
     def produce(self, operation: str, destination: str) -> AbstractContextManager[Span]:
         """Open the span of a command that creates work, if somebody traces."""
         found = self.instrumentation

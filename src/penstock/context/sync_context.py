@@ -224,7 +224,9 @@ class SyncContext:
         calls = self._calls
         if calls.has_suspended and self._is_other_thread():
             raise Suspension("the handler waits; this thread's work runs again when it resumes")
-        with self._lock:  # the handler may use several threads
+        with self._lock:  # the handler may use several threads: then its calls have no order
+            if self._is_other_thread():
+                calls.journal.is_concurrent = True
             call = calls.next_call(name, "run")
         if call.entry is not None:
             return read_value(call.entry)

@@ -35,6 +35,7 @@ _HEADER = re.compile(r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie)(\s{0,8}:
 # Words for a cheap check before anything is parsed: most events contain no secret.
 _HINTS = ("bearer", "basic", "://", "privatekey", "akia", "asia", "eyj")
 _LOWER = bytes(range(256)).lower()
+_SEPARATORS = b"-_ "
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -56,7 +57,7 @@ class Redactor:
         """Redact secrets in JSON; return the same bytes if there are none."""
         if self._is_off:
             return data
-        text = _searchable(data)
+        text = data.translate(_LOWER, _SEPARATORS).decode("latin-1")  # Python searches text faster than bytes
         for hint in self._hints:
             if hint in text:
                 break
@@ -123,8 +124,8 @@ def _hide_value(found: re.Match[str]) -> str:
 
 
 def _searchable(data: bytes) -> str:
-    """Return bytes as lowercase text without separators. Python searches text faster than bytes."""
-    return data.translate(_LOWER, b"-_ ").decode("latin-1")
+    """Return bytes as lowercase text without separators."""
+    return data.translate(_LOWER, _SEPARATORS).decode("latin-1")
 
 
 def _normalize_key(key: str) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Token
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ..core.durations import Duration, to_ms
@@ -40,6 +41,7 @@ from .journal import JournalCall, JournalEntry
 
 T = TypeVar("T")
 VALUES = ("now", "uuid", "random")
+_TRY_ONCE = RetryPolicy.parse(None)
 
 
 class CallSession(CallEventSession, BranchSession, Protocol):
@@ -52,7 +54,7 @@ class CallSession(CallEventSession, BranchSession, Protocol):
         """Raise ContextClosed once the attempt is over."""
         ...
 
-    async def flush(self) -> None:
+    def flush(self) -> Coroutine[Any, Any, None]:
         """Commit the journal's writes now."""
         ...
 
@@ -127,12 +129,12 @@ class CallRecorder:
         self.events.fail(timer, problem.__cause__ or problem)
         return self.record(call, None, str(problem))
 
-    async def flush(self) -> None:
+    def flush(self) -> Coroutine[Any, Any, None]:
         """Commit the journal's writes now."""
         self.events.add_started()
-        if not self.journal.is_concurrent:
-            await self._session.flush()
-            return
+        return self._flush_branch() if self.journal.is_concurrent else self._session.flush()
+
+    async def _flush_branch(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.branches.committing.add(task)  # the end of the handler waits for it
@@ -191,7 +193,8 @@ class CallRecorder:
         limit_s = to_ms(timeout) / 1000 if timeout is not None else None
         check_run_arguments(name, fn)
         call = self.next_call(name, "run")
-        return RunCall(self, call, lambda: fn(*args, **kwargs), RetryPolicy.parse(retry), limit_s)
+        policy = RetryPolicy.parse(retry) if retry is not None else _TRY_ONCE
+        return RunCall(self, call, partial(fn, *args, **kwargs), policy, limit_s)
 
     def now(self) -> datetime:
         """Return the recorded time."""

@@ -118,7 +118,7 @@ class Journal:
         self.position = 0.0  # the order of the last call made
         self._effects: dict[tuple[str, str], int] = {}  # how often each emit, launch and state write was made
         self._load(memos)
-        self._ords = sorted(entry.ord for entry in self.entries.values())
+        self._ords = sorted([entry.ord for entry in self.entries.values()])
         self._unreached = len(self.entries)  # recorded calls that this attempt has not made
         self._has_new_call = False
 

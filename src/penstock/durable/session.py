@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -161,19 +161,19 @@ class DurableSession:
 
     # Commits
 
-    async def flush(self) -> None:
+    def flush(self) -> Coroutine[Any, Any, None]:
         is_urgent, writes = self.journal.is_urgent, self.journal.take_writes()
         if not writes:
-            await self.wait_for_urgent()
-        elif not is_urgent:
+            return self.wait_for_urgent()
+        return self._commit_urgent(writes) if is_urgent else self._commit(writes, [])
+
+    async def _commit_urgent(self, writes: PendingWrites) -> None:
+        self._urgent += 1
+        try:
             await self._commit(writes, [])
-        else:
-            self._urgent += 1
-            try:
-                await self._commit(writes, [])
-            finally:
-                self._urgent -= 1
-                self._wake_waiting()
+        finally:
+            self._urgent -= 1
+            self._wake_waiting()
 
     @property
     def is_flushing(self) -> bool:

@@ -47,6 +47,7 @@ class Attempt:
         self.wire = wire
         self.loop = loop
         self.main: asyncio.Task[Any] | None = None
+        self._thread = threading.get_ident()  # of a `def` handler; it may use others
         self.stop: BaseException | None = None  # why the handler must stop
         self.has_seen_stop = False  # the handler's loop runs, and has cancelled it
         self._functions: dict[int, HostFunction] = {}
@@ -96,7 +97,7 @@ class Attempt:
             function = self._functions.get(number)
             if function is not None and function.inbox is not None:
                 function.inbox = inbox
-        call = self.wire.call(request, site)
+        call = self.wire.call(request, site, threading.get_ident() != self._thread)
         call.future.add_done_callback(lambda _: inbox.put(None))
         while (frame := inbox.get()) is not None:
             self._execute_here(frame)

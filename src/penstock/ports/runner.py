@@ -114,7 +114,8 @@ class Channel(Protocol):
 
         Raises what the same `ctx` call would raise. `Suspension` and `AttemptCancelled` end the attempt: stop the
         handler, and raise them from `Runner.run`. `site` is the line of the handler that makes the call. A host whose
-        handler makes concurrent calls sets `is_branch`, and posts `Blocked` when every branch waits for an answer.
+        handler makes concurrent calls sets `is_branch`, and posts `Blocked` when every branch waits for an answer. That
+        of a `def` handler sets it for calls of other threads, and posts nothing.
         """
         ...
 

@@ -485,9 +485,10 @@ def may_be_removed(unit: Unit) -> bool:
     that it was applied."""
     if isinstance(unit.outcome, Completed | Dead) and unit.outcome.keep is not None:
         return True
-    return any(
-        job.published is not None and (job.published.keep_completed or job.published.keep_failed) for job in unit.jobs
-    )
+    for job in unit.jobs:
+        if job.published is not None and (job.published.keep_completed or job.published.keep_failed):
+            return True
+    return False
 
 
 def needs_receipt(unit: Unit) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -208,6 +208,10 @@ class WorkerChannel:
         self._remote().post(frame)
 
     async def call(self, request: Request, execute: Execute, site: str | None = None, is_branch: bool = False) -> Any:
+        if is_branch and not self.work.handler.is_async:
+            # A thread of a `def` handler: its calls have no order, and nothing says when it is blocked.
+            self.session.journal.is_concurrent = True
+            is_branch = False
         return await self._remote().answer(request, execute, site, is_branch)
 
     def _remote(self) -> RemoteCalls:
@@ -275,8 +279,8 @@ class WorkerChannel:
         if request is not None:
             await self._services.committer.submit(request)
 
-    async def _submit(self, unit: Unit) -> Receipt:
-        return await self._services.committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
+    def _submit(self, unit: Unit) -> Coroutine[Any, Any, Receipt]:
+        return self._services.committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
 
     @property
     def blobs(self) -> BlobView:

@@ -21,14 +21,15 @@ class ClaimValues:
 
     async def load(self, claim: Claim) -> Claim:
         """Return the claim with its large values. Raise StoreUnavailable if they cannot be loaded here, or now."""
-        if MARK in claim.payload and not await self._is_recorded(claim.payload):
+        has_mark = MARK in claim.payload
+        if has_mark and not await self._is_recorded(claim.payload):
             why = f"its data has the key {KEY!r}, which is reserved for references to large values; rename the key"
             return msgspec.structs.replace(claim, payload=b"null", unreadable=claim.unreadable or why)
         if self._loader is not None:
             if self._loader.lifts_limits:
                 lift_limits_here()
             return await self._loader.load_claim(claim)
-        if MARK in claim.payload or (claim.memos and any(MARK in value for value in claim.memos.values())):
+        if has_mark or (claim.memos and any(MARK in value for value in claim.memos.values())):
             raise BlobStoreMissing(
                 f"job {claim.job!r} has a value in the blob store, and this worker has none; set blob_url as in the "
                 "other processes"

@@ -316,7 +316,7 @@ class Engines:
         An engine that is not made yet has loaded no definition."""
         found = [one for engine in self._named.values() if (one := engine.find_definition(target)) is not None]
         if not found:
-            return find_flow(registry, target, [name for engine in self._named.values() for name in engine.names])
+            return find_flow(registry, target, (name for engine in self._named.values() for name in engine.names))
         if isinstance(target, str) and target in registry.flows:
             found.append(registry.flows[target])
         if len(found) > 1:

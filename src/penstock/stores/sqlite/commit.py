@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import apsw
@@ -50,13 +50,17 @@ def commit(
     request: ClaimRequest | None,
     touched: set[str],
     *,
+    queues: AbstractSet[str] = frozenset(),
+    new_queues: set[str] | None = None,
     is_careful: bool = False,
 ) -> CommitReply:
     """Apply units in order, then claim the requested jobs. `touched` collects the topics to signal afterwards.
 
+    `queues` have a row already, `new_queues` collects those that get one.
+
     A careful commit is slower: it repairs what it can, and a job that cannot be claimed fails alone."""
     appender = Appender(cursor, now, touched, is_careful=is_careful)
-    writer = UnitWriter(cursor, now, touched, appender)
+    writer = UnitWriter(cursor, now, touched, appender, queues)
     receipts = [writer.apply(unit) for unit in units]
     if writer.keep_limits:
         retention.prune(cursor, writer.keep_limits, now, touched)
@@ -66,22 +70,29 @@ def commit(
         claimed = claimer.claim(request)
         # The caller has just received all due jobs of these queues: a wake-up would find nothing.
         touched.difference_update(f"queue:{queue}" for queue in claimer.emptied)
-    cursor.executemany(SQL.count_finished, [(*key, n) for key, n in writer.finished.items()])
+    if writer.finished:
+        cursor.executemany(SQL.count_finished, [(*key, n) for key, n in writer.finished.items()])
     appender.flush()
+    if new_queues is not None:
+        new_queues |= writer.new_queues
     return CommitReply(receipts, claimed, now)
 
 
 class UnitWriter:
     """Checks and writes units. `touched` collects the topics to signal after the commit."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str], appender: Appender) -> None:
+    def __init__(
+        self, cursor: apsw.Cursor, now: int, touched: set[str], appender: Appender, queues: AbstractSet[str]
+    ) -> None:
+        self._queues = queues  # those that have a row
+        self.new_queues: set[str] = set()
         self._cursor = cursor
         self._now = now
         self._touched = touched
         self._appender = appender
         self._append = appender.append
         self.keep_limits: retention.KeepLimits = {}  # of the jobs that finished
-        self.finished: Counter[tuple[str, int]] = Counter()  # ended jobs by queue and state
+        self.finished: dict[tuple[str, int], int] = {}  # how many jobs ended, by queue and state
         # Status, closed and paused of the run, before this unit.
         self._run_before: tuple[str, int, int] = ("", 0, 0)
         # A lower bound of the pending waits of the run that this unit closes; None if not counted.
@@ -256,7 +267,7 @@ class UnitWriter:
             execute(SQL.insert_run_key, (key, run.id))
         if run.cancel_jobs:
             for (queue,) in execute(SQL.cancel_jobs, (now, unit_id, f"{run.id}.", f"{run.id}/", run.id)).fetchall():
-                self.finished[str(queue), CANCELLED] += 1
+                self._count_end(str(queue), CANCELLED)
             self._touched.add("cancelled")
 
     def _close_run(self, run: RunWrite) -> None:
@@ -265,6 +276,9 @@ class UnitWriter:
             self._cursor.execute(SQL.cancel_waits, (run.id, self._now))
         self._touched.add(f"run:{run.id}")
 
+    def _count_end(self, queue: str, state: int) -> None:
+        self.finished[queue, state] = self.finished.get((queue, state), 0) + 1
+
     def _remove_job(self, job: str) -> None:
         for queue, order_key in self._cursor.execute(SQL.remove_job, (job,)).fetchall():
             self._release_head(str(queue), order_key)
@@ -272,7 +286,7 @@ class UnitWriter:
     def _cancel_job(self, unit_id: str, cancel: CancelJob) -> None:
         found = self._cursor.execute(SQL.cancel_any_job, (self._now, unit_id, cancel.error, cancel.id)).fetchall()
         for queue, order_key in found:
-            self.finished[str(queue), CANCELLED] += 1
+            self._count_end(str(queue), CANCELLED)
             self._release_head(str(queue), order_key)
         children.settle_cancelled(self._cursor, cancel.id, cancel.error, self._now, self._touched)
         self._touched.add("cancelled")
@@ -302,15 +316,15 @@ class UnitWriter:
                 return
             case Completed(result=result):
                 execute(SQL.finish_job, (COMPLETED, now, unit.id, result, pk))
-                self.finished[claim.queue, COMPLETED] += 1
+                self._count_end(claim.queue, COMPLETED)
             case RetryAt(due=due, error=error):
                 execute(SQL.retry_job, (due, unit.id, error, pk))
             case Dead(error=error):
                 execute(SQL.fail_job, (FAILED, now, unit.id, error, back, pk))
-                self.finished[claim.queue, FAILED] += 1
+                self._count_end(claim.queue, FAILED)
             case Cancelled():
                 execute(SQL.finish_job, (CANCELLED, now, unit.id, None, pk))
-                self.finished[claim.queue, CANCELLED] += 1
+                self._count_end(claim.queue, CANCELLED)
             case Suspended(due=due):
                 execute(SQL.suspend_job, (SUSPENDED if due is None else DELAYED, due or 0, unit.id, back, pk))
             case Released(due=due, hold_until=hold_until):
@@ -347,10 +361,10 @@ class UnitWriter:
             ),
         )  # fmt: skip
         added = self._cursor.connection.changes() == 1
-        topic = f"queue:{job.queue}"
-        if topic not in self._touched:
+        self._touched.add(f"queue:{job.queue}")
+        if job.queue not in self._queues and job.queue not in self.new_queues:
             self._cursor.execute(SQL.insert_queue, (job.queue,))
-            self._touched.add(topic)
+            self.new_queues.add(job.queue)
         if added and job.dedupe is not None:
             dedupe.hold_key(self._cursor, job, job.dedupe, self._now)
         if added and job.added is not None:

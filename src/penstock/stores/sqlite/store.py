@@ -50,6 +50,7 @@ T = TypeVar("T")
 log = logging.getLogger("penstock.store")
 
 FEW_LISTENERS = 32
+MAX_KNOWN_QUEUES = 10_000
 SMALL_COMMIT_ROWS = 16  # jobs and events that a small commit claims and writes
 
 
@@ -70,6 +71,7 @@ class SqliteStore:
         self._looks_again = False
         self.clock = clock or SystemClock()
         self._namespace = namespace
+        self._queues: frozenset[str] = frozenset()  # that have a row; nothing deletes one
         self._loop: asyncio.AbstractEventLoop | None = None
         self._neighbours = Neighbours(path, self._on_wake) if path != MEMORY else None
         wake = self._neighbours.wake if self._neighbours is not None else None
@@ -108,12 +110,19 @@ class SqliteStore:
 
     async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
         touched: set[str] = set()
+        new_queues: set[str] = set()
 
         def work(cursor: apsw.Cursor, is_careful: bool = False) -> CommitReply:
             touched.clear()  # after a failed batch, the same work runs again alone
-            return commit(cursor, self.clock.now_ms(), units, request, touched, is_careful=is_careful)
+            new_queues.clear()
+            now, known = self.clock.now_ms(), self._queues
+            return commit(
+                cursor, now, units, request, touched, queues=known, new_queues=new_queues, is_careful=is_careful
+            )
 
         def signal() -> None:
+            if new_queues:
+                self._remember_queues(new_queues)
             self.signals.fire(touched)
 
         try:
@@ -381,6 +390,9 @@ class SqliteStore:
         size = await asyncio.to_thread(os.path.getsize, self.path) if self.path != MEMORY else 0
         return {"store": "sqlite", "path": self.path, "sqlite": apsw.sqlite_lib_version(), "bytes": size}
 
+    def _remember_queues(self, queues: set[str]) -> None:
+        self._queues = frozenset(queues) if len(self._queues) >= MAX_KNOWN_QUEUES else self._queues | queues
+
     def _on_foreign_commit(self) -> None:
         """Notify the listeners that another process has committed. Runs on the writer's thread."""
         loop = self._loop
@@ -420,9 +432,10 @@ class SqliteStore:
 
 def _is_small(units: Sequence[Unit], request: ClaimRequest | None) -> bool:
     """Return whether the commit takes only a few statements, however much the store holds."""
-    claimed = 0 if request is None else request.limit or sum(demand.limit for demand in request.queues)
-    written = sum(len(unit.events) + len(unit.jobs) for unit in units)
-    return claimed + written <= SMALL_COMMIT_ROWS
+    rows = 0 if request is None else request.limit or sum(demand.limit for demand in request.queues)
+    for unit in units:
+        rows += len(unit.events) + len(unit.jobs)
+    return rows <= SMALL_COMMIT_ROWS
 
 
 def _renew(cursor: apsw.Cursor, claim: Claim, until: int) -> bool:

@@ -15,7 +15,9 @@ from http_server import Serve
 from penstock import App
 from penstock.http import dispatch, protocol, sse
 from penstock.http.dispatch import MAX_BODY_BYTES
+from penstock.http.openapi import build_openapi
 from penstock.http.protocol import MAX_HEADER_BYTES
+from penstock.http.routes import ALL_ROUTES
 from penstock.testing.until import until
 
 
@@ -28,6 +30,27 @@ async def raw(client: httpx.AsyncClient) -> AsyncIterator[tuple[asyncio.StreamRe
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
+
+
+async def test_a_page_has_at_most_a_thousand_items(serve: Serve) -> None:
+    """A reader with the least rights must not make the server load a million rows of 64 KB."""
+    document = build_openapi([endpoint for routes in ALL_ROUTES for endpoint in routes.endpoints])
+    pages = {
+        path: parameter["schema"]
+        for path, methods in document["paths"].items()
+        for operation in methods.values()
+        for parameter in operation.get("parameters", [])
+        if parameter["name"] == "limit"
+    }
+    assert len(pages) > 15
+    assert {
+        path for path, schema in pages.items() if (schema.get("minimum"), schema.get("maximum")) != (1, 1000)
+    } == set()
+    async with App(":memory:", handlers=()) as app, serve(app) as client:
+        for limit, why in ((1001, "at most 1,000"), (0, "at least 1")):
+            answer = await client.get("/api/_run", params={"limit": limit})
+            assert (answer.status_code, why in answer.json()["error"]["message"]) == (400, True)
+        assert (await client.get("/api/_run", params={"limit": 1000})).status_code == 200
 
 
 async def read_to_end(reader: asyncio.StreamReader) -> bytes:

@@ -57,6 +57,16 @@ async def test_the_status_says_whether_the_run_is_new(serve: Serve, url: str) ->
         assert (replayed.status_code, replayed.json()) == (200, {"id": "r-1", "existing": True})
 
 
+async def test_the_status_says_whether_an_event_is_new(serve: Serve) -> None:
+    async with App(":memory:", handlers=[greet]) as app, serve(app) as http:
+        for status in (201, 200):
+            for path in ("/api/_events", "/api/_events/webhook/own/events"):
+                answer = await http.post(path, json={"kind": "order.paid", "key": f"e-{len(path)}"})
+                assert (answer.status_code, any(answer.json().values())) == (status, status == 201), path
+        planned = await http.post("/api/_events", json={"kind": "order.paid"}, params={"dryRun": "1"})
+        assert planned.status_code == 200, "nothing was made"
+
+
 async def test_a_run_of_a_dag_says_it_too(serve: Serve, url: str) -> None:
     async with App(url, handlers=[double]) as app, serve(app) as http:
         await app.dags.register(read_dag(DAG))

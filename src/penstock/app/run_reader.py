@@ -22,6 +22,7 @@ from ..core.events import Event
 from ..core.ids import BadId, event_seq
 from ..core.outage_retry import OutageRetry, deadline
 from ..core.payload import unpack
+from ..core.text import pluralize
 from ..flows.reducer import RunView
 from ..flows.run_record import COMPLETED, FAILED, WAITING
 from ..ports.store import RunRow
@@ -96,7 +97,7 @@ class RunReader:
         index = next((n for n, event in enumerate(events) if event.seq == last), None)
         if index is None:
             raise BadId(
-                f"run {row.id!r} has no event {last_event!r}; it has {len(events)} events"
+                f"run {row.id!r} has no event {last_event!r}; it has {pluralize(len(events), 'event')}"
                 + (f", {events[0].id} to {events[-1].id}" if events else "")
             )
         events = events[: index + 1]

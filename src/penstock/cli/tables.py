@@ -40,11 +40,6 @@ def print_object(value: Mapping[str, Any], *, json: bool) -> None:
         print_text(f"{escape_line(key):<{width}}  {format_cell(item)}".rstrip())
 
 
-def pluralize(count: int, noun: str) -> str:
-    """Return `1 flow`, `2 flows`."""
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
 def print_result(message: str, data: Mapping[str, Any], *, json: bool) -> None:
     """Print the result of an action: a sentence for people, an object for programs."""
     if json:

@@ -83,3 +83,8 @@ def _escape(found: re.Match[str]) -> str:
 
 def _escape_in_json(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
+
+
+def pluralize(count: int, noun: str) -> str:
+    """Return `1 flow`, `2 flows`."""
+    return f"{count} {noun}{'s' * (count != 1)}"

@@ -15,7 +15,7 @@ import msgspec
 
 from ..core.errors import ExpressionError
 from ..core.near_match import did_you_mean
-from ..core.text import shorten
+from ..core.text import pluralize, shorten
 
 MAX_EXPRESSION_CHARS = 1000
 MAX_NESTING = 20  # of parentheses: each level is several Python calls deep
@@ -331,7 +331,7 @@ def _explain(path: list[str | int], part: str | int, value: Any) -> str:
         hint = did_you_mean(part, [key for key in value if isinstance(key, str)])
         return f"{shown} has no {part!r}" + (f"; {hint}" if hint else "")
     if isinstance(value, list):
-        return f"{shown} is a list of {len(value)} items; it has no item {part!r}"
+        return f"{shown} is a list of {pluralize(len(value), 'item')}; it has no item {part!r}"
     return f"{shown} is {shorten(value)}, which has no {part!r}"
 
 

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, TypedDict, TypeVar, Unpack, get_type_hints
+from typing import Annotated, Any, TypedDict, TypeVar, Unpack, get_type_hints
 
 import msgspec
 from starlette.datastructures import QueryParams
@@ -32,6 +32,8 @@ from .services import Services
 Function = Callable[..., Awaitable[Any]]
 Part = TypeVar("Part", bound=msgspec.Struct)
 MAX_QUERY_CHARS = 100_000  # of one parameter; `where` is JSON
+Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]  # of a page; an item may have 64 KB
+_OUT_OF_RANGE = re.compile(r"Expected `int` ([<>]=) (\d+) - at `\$\.(\w+)`")
 _PATH_PART = re.compile(r"{(\w+)(?::\w+)?}")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)  # of the whole, not of a part
 
@@ -261,6 +263,8 @@ def decode_body(call: Call, kind: type[Body]) -> Body:
 
 def _describe(problem: msgspec.ValidationError, kind: type[msgspec.Struct], what: str) -> str:
     """Return what is wrong, and for an unknown name the one that was probably meant."""
+    if (range_ := _OUT_OF_RANGE.fullmatch(str(problem))) is not None:
+        return f"{range_[3]} must be at {'most' if range_[1] == '<=' else 'least'} {int(range_[2]):,}"
     if (found := _UNKNOWN_FIELD.fullmatch(str(problem))) is None:
         return _cut(problem)
     known = [info.encode_name for info in msgspec.structs.fields(kind)]

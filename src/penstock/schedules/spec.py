@@ -15,7 +15,7 @@ from ..core.clock import MAX_TIME_MS, datetime_to_ms, to_iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, ConfigError, UnreadableRecord
 from ..core.stored import read_stored
-from ..core.text import shorten
+from ..core.text import pluralize, shorten
 from ..ports.store import ScheduleRow
 from ..ports.unit import ScheduleMove
 
@@ -162,7 +162,8 @@ def _describe(cron: object, problem: Exception) -> str:
     if not isinstance(cron, str):
         return "it must be a string"
     part = str(problem).removeprefix("Bad ")
-    return f"it has {len(cron.split())} fields instead of 5" if part == str(problem) else f"its {part} is invalid"
+    fields = pluralize(len(cron.split()), "field")
+    return f"it has {fields} instead of 5" if part == str(problem) else f"its {part} is invalid"
 
 
 def _check_cron(cron: str, zone: ZoneInfo) -> None:

@@ -12,12 +12,12 @@ from cyclopts import Parameter
 
 from ...app.dag_files import DagFileProblem, check_dag_files
 from ...app.preflight import PreflightReport
+from ...core.text import pluralize
 from ...settings import Settings
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json, print_text
 from ..session import build_admin_app, check_dir, refuse_memory_store
-from ..tables import pluralize
 
 
 def check(

@@ -16,6 +16,7 @@ from cyclopts import Parameter
 
 from ...app import App
 from ...app.dags import DagComparison
+from ...core.text import pluralize
 from ...dags.breakers import BreakerState
 from ...dags.catalog import DagSummary
 from ...dags.definition import Dag
@@ -27,7 +28,7 @@ from ..errors import warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import has_unicode_output, print_json, print_text
 from ..session import build_store_app, build_worker_app, is_server_url, refuse_memory_store
-from ..tables import pluralize, print_result, print_rows
+from ..tables import print_result, print_rows
 
 dags = Commands(name="dags", help="List dags; register, check, compare, retry; circuit breakers.")
 Version = Annotated[int | None, Parameter(help="Which version. Default: the newest.")]

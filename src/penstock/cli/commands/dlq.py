@@ -17,6 +17,7 @@ from ...app.redrive import RedriveResult
 from ...core.errors import UnknownQueue
 from ...core.ids import dead_letter_id
 from ...core.near_match import did_you_mean
+from ...core.text import pluralize
 from ...jobs.dead_letters import DeadLetter
 from ..errors import EXIT_FAILED, EXIT_OK, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
@@ -24,7 +25,7 @@ from ..output import Reveal, SecretFilter, Yes, confirm, print_text
 from ..parse import read_input, read_limit
 from ..preview import DryRun, IfVersion, print_dry_run
 from ..session import build_admin_app
-from ..tables import pluralize, print_object, print_result, print_rows
+from ..tables import print_object, print_result, print_rows
 
 dlq = Commands(name="dlq", help="Dead letters: jobs and steps that finally failed, kept until redriven or discarded.")
 _GROUP_COLUMNS = ("group", "queue", "count", "firstAt", "lastAt", "error", "message", "frame", "sample")

@@ -16,13 +16,13 @@ from ...app import App
 from ...app.diagnosis import Check, check_versions, diagnose, failed_check
 from ...app.store_urls import is_read_only, mask, readable_url, sqlite_path
 from ...core.errors import PenstockError
+from ...core.text import pluralize
 from ...handlers.discovery import LoadProblem
 from ...settings import Settings
 from ...telemetry.logging import LOGGER
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import has_unicode_output, print_json, print_text
 from ..session import build_admin_app, build_worker_app, is_server_url
-from ..tables import pluralize
 
 
 class ChecksFailed(PenstockError):

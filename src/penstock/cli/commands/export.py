@@ -14,13 +14,12 @@ from cyclopts import Parameter
 
 from ...app import App
 from ...app.export import iterate_run_ids
-from ...core.text import escape_json
+from ...core.text import escape_json, pluralize
 from ..errors import EXIT_FAILED, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import confirm, print_json, print_text, show_progress
 from ..parse import check_positional
 from ..session import build_store_app
-from ..tables import pluralize
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 

@@ -11,12 +11,12 @@ from cyclopts import Parameter
 from ...app import App
 from ...app.store_urls import POSTGRES_SCHEMES, mask
 from ...core.errors import ConfigError
+from ...core.text import pluralize
 from ...settings import Settings
 from ..errors import EXIT_FAILED, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json, print_text
 from ..session import check_dir, configure_logging, refuse_memory_store
-from ..tables import pluralize
 
 
 def pgboss(

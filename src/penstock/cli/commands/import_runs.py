@@ -14,13 +14,14 @@ from cyclopts import Parameter
 from ...app import App
 from ...app.export_file import open_export
 from ...app.run_import import import_file
+from ...core.text import pluralize
 from ...settings import Settings
 from ..errors import UsageError
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import show_progress
 from ..parse import check_positional
 from ..session import build_store_app, check_dir, configure_logging, is_server_url, refuse_memory_store
-from ..tables import pluralize, print_result
+from ..tables import print_result
 from .import_pgboss import pgboss
 
 import_ = Commands(name="import", help="Import runs written by 'export', or the backlog of pg-boss.")

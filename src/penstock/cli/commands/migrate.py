@@ -8,12 +8,12 @@ from pathlib import Path
 from ...app import App
 from ...app.store_urls import is_memory_url, mask, open_store, sqlite_path
 from ...core.clock import SystemClock
+from ...core.text import pluralize
 from ...ports.store import Migratable
 from ...settings import Settings
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json, print_text
 from ..session import build_store_app, refuse_server
-from ..tables import pluralize
 
 
 def migrate(*, common: CommonOptions = COMMON_DEFAULTS) -> int:

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from ...app import App
 from ...app.store_urls import mask
+from ...core.text import pluralize
 from ...settings import Settings
 from ...transactions.outbox import create_statement
 from ...transactions.outbox_database import RelaySource
@@ -20,7 +21,7 @@ from ..output import print_text
 from ..parse import read_delay, read_limit
 from ..session import build_relay_app, open_app
 from ..shutdown_signals import handle_stop_signals
-from ..tables import pluralize, print_result, print_rows
+from ..tables import print_result, print_rows
 
 outbox = Commands(name="outbox", help="Relay work from a table in your own database to a store elsewhere.")
 _URL_HELP = "Your database: sqlite:///file.db or postgresql://user@host/database."

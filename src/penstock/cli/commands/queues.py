@@ -13,12 +13,13 @@ from cyclopts import Parameter
 from ...app.views import LimitValues, QueueKeysView, QueueLimitsView, QueueMinute
 from ...core.durations import format_ms
 from ...core.errors import BadArgument
+from ...core.text import pluralize
 from ...ports.unit import JobState
 from ..errors import EXIT_FAILED
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import Yes, confirm
 from ..session import build_admin_app
-from ..tables import pluralize, print_result, print_rows
+from ..tables import print_result, print_rows
 
 queues = Commands(name="queues", help="List queues; show rates, limits and keys of one; pause, resume or drain it.")
 _COLUMNS = ("queue", "paused", "oldest", *(state.value for state in JobState))

@@ -9,13 +9,14 @@ import msgspec
 from cyclopts import Parameter
 
 from ...app.run_bulk import BulkAction, BulkResult
+from ...core.text import pluralize
 from ..errors import EXIT_FAILED, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import Yes, confirm
 from ..parse import read_ago, read_input, read_limit, read_tags
 from ..preview import DryRun
 from ..session import build_admin_app
-from ..tables import pluralize, print_result
+from ..tables import print_result
 
 
 def bulk(

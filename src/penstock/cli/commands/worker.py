@@ -13,6 +13,7 @@ from ... import __version__
 from ...app import App
 from ...app.store_urls import mask
 from ...core.errors import ConfigError
+from ...core.text import pluralize
 from ..errors import UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json, print_text
@@ -21,7 +22,6 @@ from ..processes import WorkerProcesses
 from ..service_manager import ServiceReports
 from ..session import build_worker_app, open_app, refuse_memory_store, run_event_loop
 from ..shutdown_signals import handle_stop_signals, stop_message
-from ..tables import pluralize
 
 PARENT_CHECK_INTERVAL_S = 1.0
 

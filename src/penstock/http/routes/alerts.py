@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...app.alert_rules import AlertRule
 from ...app.alerts import AlertChange, AlertView, Silence
 from ...app.app import App
-from ..endpoints import Body, Query, Routes
+from ..endpoints import Body, Limit, Query, Routes
 from .jobs import Done
 
 routes = Routes("alerts")
@@ -15,7 +15,7 @@ class AlertHistoryQuery(Query):
     """Which changes to list."""
 
     before: str | None = None
-    limit: int = 50
+    limit: Limit = 50
 
 
 class SilenceBody(Body):

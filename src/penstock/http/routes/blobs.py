@@ -16,7 +16,7 @@ from ...core.api_errors import Forbidden
 from ...core.payload import DECODE_ERRORS
 from ...ports.blobs import Blob
 from ..dispatch import MAX_BODY_BYTES, SECURITY_HEADERS
-from ..endpoints import Body, Call, Query, Routes
+from ..endpoints import Body, Call, Limit, Query, Routes
 from .jobs import Done
 
 routes = Routes("blobs")
@@ -28,7 +28,7 @@ class BlobQuery(Query):
 
     prefix: str = ""
     after: str | None = None
-    limit: int = 100
+    limit: Limit = 100
 
 
 class SignedQuery(Query):

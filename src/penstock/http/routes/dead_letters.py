@@ -13,7 +13,7 @@ from ...app.redrive import RedriveResult
 from ...commit.preview import Preview
 from ...core.errors import CountChanged
 from ...jobs.dead_letters import DeadLetter
-from ..endpoints import Body, DryRunQuery, Query, Routes
+from ..endpoints import Body, DryRunQuery, Limit, Query, Routes
 from .jobs import Done
 
 routes = Routes("dead letters")
@@ -24,14 +24,14 @@ class LetterQuery(Query):
 
     group: str | None = None  # only those of this error group
     after: str | None = None
-    limit: int = 50
+    limit: Limit = 50
 
 
 class GroupQuery(Query):
     """Which error groups to list."""
 
     queue: str | None = None  # the queue whose jobs failed
-    limit: int = 50
+    limit: Limit = 50
 
 
 class CountQuery(Query):

@@ -11,7 +11,7 @@ from ...app.app import App
 from ...app.entities import Emission, EntitySummary, EntityType
 from ...entities.reducer import EntityView, TransitionView
 from ...entities.urns import to_id
-from ..endpoints import Body, Query, Routes
+from ..endpoints import Body, Limit, Query, Routes
 from .jobs import Done
 
 routes = Routes("entities")
@@ -49,7 +49,7 @@ class EntityListQuery(Query):
     type: str | None = None
     status: str | None = None
     before: str | None = None
-    limit: int = 50
+    limit: Limit = 50
 
 
 class EntityQuery(Query):
@@ -61,7 +61,7 @@ class EntityQuery(Query):
 class HistoryQuery(Query):
     """How many entries."""
 
-    limit: int = 100
+    limit: Limit = 100
 
 
 class EntityResultQuery(Query):

@@ -18,7 +18,7 @@ from ...core.text import shorten
 from ...flows.reducer import RunView, TriggerView, reduce_trigger
 from ...ports.unit import ENTITY
 from ..audit import AUDIT, check_reader, hidden_stream
-from ..endpoints import Body, Call, DryRunQuery, Query, Routes
+from ..endpoints import Body, Call, DryRunQuery, Limit, Query, Routes
 from ..event_filter import EventFilter
 from ..shared_reader import check_cursor
 from ..sse import EventStream, envelope_frame, named_frame
@@ -35,7 +35,7 @@ class EventQuery(Query):
 
     after: str | None = None
     before: str | None = None
-    limit: int = 100
+    limit: Limit = 100
     backward: bool = False
     tag: list[str] = []  # only events that have all of them
 
@@ -59,7 +59,7 @@ class FeedQuery(Query):
     """Which part of the feed to return."""
 
     after: str = ""
-    limit: int = 100
+    limit: Limit = 100
     tag: list[str] = []  # only events that have all of them
 
 
@@ -100,6 +100,11 @@ class Emitted(msgspec.Struct, omit_defaults=True):
     emitted: bool
     preview: Preview | None = None
 
+    @property
+    def existing(self) -> bool:
+        """Whether nothing was made."""
+        return not self.emitted
+
 
 class AppendBody(Body):
     """An event to append to a stream."""
@@ -118,20 +123,25 @@ class Appended(msgspec.Struct):
 
     event: Event | None
 
+    @property
+    def existing(self) -> bool:
+        """Whether nothing was made."""
+        return self.event is None
+
 
 class StreamQuery(Query):
     """Which streams to list."""
 
     name: str | None = None  # only runs of this flow
     before: str | None = None  # id of the last stream of the page before
-    limit: int = 50
+    limit: Limit = 50
 
 
 class PlainStreamQuery(Query):
     """Which streams to list."""
 
     before: str | None = None  # id of the last stream of the page before
-    limit: int = 50
+    limit: Limit = 50
 
 
 class StreamViews(msgspec.Struct):
@@ -160,7 +170,7 @@ class StreamPage(msgspec.Struct):
     next: str | None = None
 
 
-@routes.post("/api/_events", status=201)
+@routes.post("/api/_events", status=201, may_exist=True)
 async def emit_event(app: App, query: DryRunQuery, body: EmitBody) -> Emitted:
     """Emit an event, globally or to one run."""
     done = await app.events.emit(
@@ -178,7 +188,7 @@ async def emit_event(app: App, query: DryRunQuery, body: EmitBody) -> Emitted:
 @routes.get("/api/_events")
 async def read_feed(app: App, call: Call, query: FeedQuery) -> FeedPage:
     """Return events of all streams in the order of their commits; only an admin sees those of the audit stream."""
-    items = await app.store.feed(query.after, _limit(query.limit))
+    items = await app.store.feed(query.after, query.limit)
     hidden, tags = hidden_stream(app, call.caller), check_event_tags(query.tag)
     found = [
         FeedEvent(item.cursor, item.stream, item.event)
@@ -220,7 +230,7 @@ async def list_streams(app: App, type: str, query: StreamQuery) -> StreamPage:
         return await _list_runs(app, type, query)
     if query.name is not None:
         raise ApiError(f"streams of type {type[:50]!r} have no name; only runs are listed by ?name=")
-    found = await app.events.streams(type, before=query.before, limit=_limit(query.limit))
+    found = await app.events.streams(type, before=query.before, limit=query.limit)
     items = [StreamItem(one.id, one.name, one.last_event_at, one.events) for one in found]
     return StreamPage(items, items[-1].id if len(items) == query.limit else None)
 
@@ -228,7 +238,7 @@ async def list_streams(app: App, type: str, query: StreamQuery) -> StreamPage:
 @routes.get("/api/_events/{type}/streams")
 async def list_stream_views(app: App, type: str, query: PlainStreamQuery) -> StreamViews:
     """List the streams of a type, newest first, each with the sequence of its last event."""
-    found = await app.events.streams(type, before=query.before, limit=_limit(query.limit))
+    found = await app.events.streams(type, before=query.before, limit=query.limit)
     return StreamViews(found, found[-1].id if len(found) == query.limit else None)
 
 
@@ -245,7 +255,7 @@ async def read_stream(app: App, call: Call, type: str, id: str, query: EventQuer
     return await read_page(app, check_reader(call.caller, stream_name(app, type, id)), query)
 
 
-@routes.post("/api/_events/{type}/{id:path}/events", status=201)
+@routes.post("/api/_events/{type}/{id:path}/events", status=201, may_exist=True)
 async def append_event(app: App, type: str, id: str, body: AppendBody) -> Appended:
     """Append an event to a stream."""
     if type == AUDIT:
@@ -286,18 +296,18 @@ async def read_page(app: App, stream: str, query: EventQuery) -> EventPage:
     """Return a page of a stream's events. One by tags may have few or none, and still a next page."""
     if tags := check_event_tags(query.tag):
         page = await read_tagged(
-            app.store, stream, tags, query.after, query.before, _limit(query.limit), query.backward, MAX_SCANNED
+            app.store, stream, tags, query.after, query.before, query.limit, query.backward, MAX_SCANNED
         )
         return EventPage(*page)
     found = await app.events.read(
-        stream, after=query.after, before=query.before, limit=_limit(query.limit), backward=query.backward
+        stream, after=query.after, before=query.before, limit=query.limit, backward=query.backward
     )
     return EventPage(found, found[-1].id if len(found) == query.limit else None)
 
 
 async def _list_runs(app: App, kind: str, query: StreamQuery) -> StreamPage:
     items: list[StreamItem] = []
-    limit, before = _limit(query.limit), query.before
+    limit, before = query.limit, query.before
     while len(items) < limit:  # a page of runs may have few of this kind
         found = await app.runs.list(flow=query.name, before=before, limit=limit)
         items += [_show_run(app, one) for one in found if one.kind == kind]
@@ -368,12 +378,6 @@ async def _cursor(call: Call, query: LiveQuery, stream: str | None) -> str | Non
     if cursor is not None:
         await check_cursor(call.services.app.store, stream, cursor)
     return cursor
-
-
-def _limit(limit: int) -> int:
-    if not 1 <= limit <= 1000:
-        raise ApiError(f"limit must be 1 to 1,000, got {limit}")
-    return limit
 
 
 def make_filter(call: Call, query: LiveQuery, hidden: str | None = None) -> EventFilter:

@@ -15,10 +15,9 @@ from ...app.log_lines import LogView
 from ...app.run_handle import Run
 from ...app.views import ChildView, JobView
 from ...commit.preview import Preview
-from ...core.api_errors import ApiError
 from ...jobs.job_trees import JobTree
 from ...worker.handler_inspection import Inspection
-from ..endpoints import Body, DryRunQuery, Query, Routes
+from ..endpoints import Body, DryRunQuery, Limit, Query, Routes
 from ..sse import HEADERS, named_frame
 
 routes = Routes("jobs")
@@ -37,7 +36,7 @@ class JobQuery(Query):
     state: list[State] = []  # may be repeated; waiting without any
     name: str | None = None  # only jobs with this name
     after: str | None = None  # `next` of the page before
-    limit: int = 50
+    limit: Limit = 50
 
 
 class JobList(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -161,7 +160,7 @@ class LogQuery(Query):
     attempt: int | None = None
     level: str | None = None  # this level and above: debug, info, warning or error
     after: str | None = None  # id of the last line of the page before
-    limit: int = 100
+    limit: Limit = 100
 
 
 class LogPage(msgspec.Struct):
@@ -277,9 +276,7 @@ async def count_job_children(app: App, id: str) -> dict[str, int]:
 async def list_job_logs(app: App, id: str, query: LogQuery) -> LogPage:
     """Return log lines of a job, oldest first."""
     return show_lines(
-        await app.jobs.logs(
-            id, attempt=query.attempt, level=query.level, after=query.after, limit=check_limit(query.limit)
-        ),
+        await app.jobs.logs(id, attempt=query.attempt, level=query.level, after=query.after, limit=query.limit),
         query.limit,
     )
 
@@ -343,13 +340,6 @@ async def execute_handler(app: App, body: ExecuteBody) -> Response:
 
 def _show_frame(app: App, frame: ExecutionFrame) -> bytes:
     return named_frame(frame.event, app._bodies.redact_json(msgspec.json.encode(frame)))
-
-
-def check_limit(limit: int) -> int:
-    """Return the limit of a list that is read from events, or raise ApiError."""
-    if not 1 <= limit <= 1000:
-        raise ApiError(f"limit must be 1 to 1,000, got {limit}")
-    return limit
 
 
 def show_lines(lines: Sequence[LogView], limit: int) -> LogPage:

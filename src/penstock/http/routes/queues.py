@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 from starlette.responses import Response
 
 from ...app.app import App
 from ...app.views import QueueKeysView, QueueLimitsView, QueueMinute, QueueView
-from ..endpoints import Body, Call, Query, Routes
+from ..endpoints import Body, Call, Limit, Query, Routes
 from ..shared_reader import locate_event
 from ..single_reader import SingleReader
 from ..sse import EventStream
@@ -51,7 +49,7 @@ class DrainBody(Body):
 class KeysQuery(Query):
     """How many keys to return."""
 
-    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    limit: Limit = 10
 
 
 class LimitsBody(Body):

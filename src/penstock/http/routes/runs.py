@@ -24,7 +24,7 @@ from ...core.text import shorten
 from ...flows.reducer import RunView
 from ...ports.store import RunRow
 from ..dispatch import SECURITY_HEADERS
-from ..endpoints import Body, Call, DryRunQuery, Query, Routes
+from ..endpoints import Body, Call, DryRunQuery, Limit, Query, Routes
 from .dead_letters import Redriven, show_redriven
 from .jobs import (
     Done,
@@ -34,7 +34,6 @@ from .jobs import (
     Result,
     ResultQuery,
     Started,
-    check_limit,
     show_done,
     show_lines,
     show_started,
@@ -60,7 +59,7 @@ class RunQuery(Query):
     where: str | None = None  # JSON that the input contains
     parent: str | None = None  # the run that started them
     before: str | None = None  # id of the last run of the page before
-    limit: int = 50
+    limit: Limit = 50
 
 
 class RunPage(msgspec.Struct):
@@ -108,7 +107,7 @@ class ChildQuery(Query):
     """Which children to list."""
 
     before: str | None = None  # id of the last run of the page before
-    limit: int = 50
+    limit: Limit = 50
 
 
 class RunLogQuery(LogQuery):
@@ -121,7 +120,7 @@ class TimelineQuery(Query):
     """Which events of the run to return."""
 
     after: str | None = None
-    limit: int = 100
+    limit: Limit = 100
 
 
 class Timeline(msgspec.Struct):
@@ -265,7 +264,7 @@ async def get_run(app: App, id: str, query: ViewQuery) -> RunView:
 async def read_timeline(app: App, id: str, query: TimelineQuery) -> Timeline:
     """Return the events of a run, oldest first."""
     row = await app._run_reader.row(id)
-    events = await app.events.read(app._bodies.run(row.kind, id), after=query.after, limit=check_limit(query.limit))
+    events = await app.events.read(app._bodies.run(row.kind, id), after=query.after, limit=query.limit)
     return Timeline(events, events[-1].id if len(events) == query.limit else None)
 
 
@@ -278,7 +277,7 @@ async def list_run_logs(app: App, id: str, query: RunLogQuery) -> LogPage:
         attempt=query.attempt,
         level=query.level,
         after=query.after,
-        limit=check_limit(query.limit),
+        limit=query.limit,
     )
     return show_lines(found, query.limit)
 

@@ -9,7 +9,7 @@ import msgspec
 from ...app.app import App
 from ...app.state import AppState
 from ...core.api_errors import UnknownKey
-from ..endpoints import Body, Call, Query, Routes
+from ..endpoints import Body, Call, Limit, Query, Routes
 from .jobs import Done
 
 routes = Routes("state")
@@ -22,7 +22,7 @@ class StateQuery(Query):
     run: str | None = None  # keys of this run instead of shared ones
     prefix: str = ""
     after: str | None = None
-    limit: int = 100
+    limit: Limit = 100
 
 
 class RunQuery(Query):

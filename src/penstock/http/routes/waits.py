@@ -11,7 +11,7 @@ from ...app.waits import WaitView
 from ...commit.preview import Preview
 from ...core.signatures import Signature
 from ...durable.trigger_waits import trigger_url
-from ..endpoints import Body, Call, DryRunQuery, Query, Routes
+from ..endpoints import Body, Call, DryRunQuery, Limit, Query, Routes
 from .runs import parse_time
 
 routes = Routes("waits")
@@ -26,7 +26,7 @@ class WaitQuery(Query):
     since: str | None = None  # a time, or a duration such as 1h
     until: str | None = None
     before: str | None = None
-    limit: int = 50
+    limit: Limit = 50
 
 
 class WaitPage(msgspec.Struct):

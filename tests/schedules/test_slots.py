@@ -247,6 +247,7 @@ DAY = datetime(2030, 1, 1, tzinfo=UTC)
             {"cron": "every day"},
             "invalid cron expression 'every day': it has 2 fields instead of 5. Write minute, hour",
         ),
+        ({"cron": "nonsense"}, "it has 1 field instead of 5"),
         ({"cron": 5}, "invalid cron expression 5: it must be a string"),
         ({"cron": "61 9 * * *"}, "invalid cron expression '61 9 \\* \\* \\*': its minute is invalid"),
         ({"cron": "0 0 30 2 *"}, "invalid cron expression '0 0 30 2 \\*': its day-of-month is invalid"),

@@ -82,6 +82,7 @@ class CallRecorder:
     def __init__(self, session: CallSession) -> None:
         self._session = session
         self.journal = session.journal
+        self.begin = session.begin  # take note that a call without a record is about to do its work
         self.events = CallEvents(session)
         self.branches = Branches(session, self.suspend, self.flush)
         self._suspended_on: str | None = None
@@ -110,17 +111,13 @@ class CallRecorder:
             self._session.check()
         return self.journal.next_call_by_order(name, kind)
 
-    def begin(self, call: JournalCall) -> None:
-        """Take note that a call without a record is about to do its work. A replay check ends the attempt here."""
-        self._session.begin(call)
-
     def record(self, call: JournalCall, value: Any, error: str | None = None) -> JournalEntry:
         """Record a call's value, or its final error, with the next commit."""
         return self.journal.record(call, value, error=error)
 
     def record_value(self, call: JournalCall, timer: CallTimer, value: Any) -> JournalEntry:
         """Record the value of a function, with its event, with the next commit."""
-        entry = self.record(call, value)
+        entry = self.journal.record(call, value)
         self.events.complete(timer, len(entry.value))
         return entry
 

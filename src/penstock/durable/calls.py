@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import ContextVar, Token
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
@@ -178,23 +178,25 @@ class RunCall(DurableCall[Any]):
         else:
             self._entry = self._calls.record_value(self._call, outcome.timer, outcome.value)
 
-    async def _call_with_retries(self, timer: CallTimer) -> Any:
+    def _call_with_retries(self, timer: CallTimer) -> Coroutine[Any, Any, Any]:
+        """Call the function. Without retries here, the step's own policy decides: its next attempt calls it again."""
+        return self._call_once(timer) if self._retry.attempts == 1 else self._retry_call(timer)
+
+    async def _retry_call(self, timer: CallTimer) -> Any:
         while True:
-            timer.tries += 1
             try:
                 return await self._call_once(timer)
             except ReplayError:
                 raise
             except Exception as problem:
-                if self._retry.attempts == 1:
-                    raise  # the step's own policy decides, and the step's next attempt calls the function again
                 delay = self._retry.next_delay_ms(problem, timer.tries, self._calls.rng)
                 if delay is None:
                     raise call_failed(self.name, timer.tries, problem) from problem
             await self._calls.sleep(delay)
 
     async def _call_once(self, timer: CallTimer) -> Any:
-        token = self._calls.enter_function(self.name)
+        timer.tries += 1
+        token = running_function.set((self._calls, self.name))
         leave_span = timer.span.activate() if timer.span is not None else None
         try:
             if self._timeout_s is not None:
@@ -207,7 +209,7 @@ class RunCall(DurableCall[Any]):
         finally:
             if leave_span is not None:
                 leave_span()
-            leave_function(token)
+            running_function.reset(token)
 
     async def _call_with_timeout(self, timeout_s: float) -> Any:
         self._calls.events.show_later()

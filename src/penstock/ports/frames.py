@@ -76,7 +76,13 @@ class Blocked(Frame, frozen=True, tag="blocked"):
     calls: list[int]
 
 
-Notice = Emit | Log | Progress | Partial | StateSet | StateDelete | Blocked
+class BlobClose(Frame, frozen=True, tag="blob.close"):
+    """The handler reads no further in a blob."""
+
+    read: int
+
+
+Notice = Emit | Log | Progress | Partial | StateSet | StateDelete | Blocked | BlobClose
 
 
 # Durable calls, as data
@@ -243,6 +249,47 @@ class StartRun(Frame, frozen=True, tag="start"):
     at_ms: int | None = None
 
 
+BLOB_PART_BYTES = 512 * 1024  # in one frame; it is in base64 there
+
+
+class BlobPut(Frame, frozen=True, tag="blob.put"):
+    """`ctx.blob.put`: the worker executes `function` for part after part, in base64, until it is null. The answer is
+    the blob."""
+
+    key: str
+    function: int
+    content_type: str | None = None
+
+
+class BlobRead(Frame, frozen=True, tag="blob.read"):
+    """`ctx.blob.get` and `stream`: the next part of a blob. Without `read`, the first one.
+
+    The answer is `{"read": …, "part": …}`, the part in base64, and null after the last one."""
+
+    key: str
+    read: int | None = None
+
+
+class BlobInfo(Frame, frozen=True, tag="blob.info"):
+    """The answer is the blob."""
+
+    key: str
+
+
+class BlobDelete(Frame, frozen=True, tag="blob.delete"):
+    """The answer is whether there was one."""
+
+    key: str
+
+
+class BlobUrl(Frame, frozen=True, tag="blob.url"):
+    """The answer is a URL that works until it expires."""
+
+    key: str
+    expires_ms: int | None = None
+    method: str = "GET"
+
+
 Request = (
     StateGet
     | StateList
@@ -256,6 +303,11 @@ Request = (
     | Children
     | EnqueueJob
     | StartRun
+    | BlobPut
+    | BlobRead
+    | BlobInfo
+    | BlobDelete
+    | BlobUrl
 )
 
 
@@ -338,6 +390,7 @@ HandlerFrame = (
     | StateSet
     | StateDelete
     | Blocked
+    | BlobClose
     | Call
     | Executed
     | Done

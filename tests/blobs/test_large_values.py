@@ -24,6 +24,7 @@ from penstock.testing.until import until
 
 BIG = "é" * 100_000  # 200 KB, above all limits
 OTHER = "o" * 300_000
+HUGE = "é" * 1_500_000  # 3 MB, above the usual limit of a frame
 
 
 @job(queue="jobs", retry={"attempts": 2, "backoff": {"type": "fixed", "delay": "1ms", "jitter": False}})
@@ -515,11 +516,11 @@ async def test_handlers_in_a_child_process(memory: Callable[..., Any], tmp_path:
     (tmp_path / "workers/child.py").write_text(IN_A_CHILD)
     options = {"dir": f"{tmp_path}/workers", "blob_url": "memory:", "process_pool": 1}
     async with memory(**options) as a, a.workers.background(["child"]):
-        assert await a.jobs.result(await a.enqueue("child", BIG), timeout=60) == BIG + "!"
+        assert await a.jobs.result(await a.enqueue("child", HUGE), timeout=60) == HUGE + "!"
 
 
 async def test_handlers_in_node(memory: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "workers").mkdir()
     (tmp_path / "workers/node.ts").write_text(IN_NODE)
     async with memory(dir=f"{tmp_path}/workers", blob_url="memory:") as a, a.workers.background(["node"]):
-        assert await a.jobs.result(await a.enqueue("node", BIG), timeout=60) == BIG + "!"
+        assert await a.jobs.result(await a.enqueue("node", HUGE), timeout=60) == HUGE + "!"

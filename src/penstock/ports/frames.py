@@ -17,6 +17,12 @@ class Frame(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 MAX_FRAME_BYTES = 1024 * 1024  # with its line break
+MAX_LARGE_FRAME_BYTES = 128 * 2**20  # if there is a blob store: values may be large
+
+
+def max_frame_bytes(lifts_limits: bool) -> int:
+    """Return how large a frame may be."""
+    return MAX_LARGE_FRAME_BYTES if lifts_limits else MAX_FRAME_BYTES
 
 
 # Notices

@@ -19,7 +19,6 @@ import msgspec
 
 from ...core.errors import PayloadTooLarge, RunnerLost
 from ...ports.frames import (
-    MAX_FRAME_BYTES,
     Cancel,
     ErrorFrame,
     Frame,
@@ -27,6 +26,7 @@ from ...ports.frames import (
     Ready,
     Suspend,
     WorkerFrame,
+    max_frame_bytes,
 )
 from ..guard import Guard
 from ..remote import to_exception
@@ -125,7 +125,9 @@ class HostProcess(asyncio.Protocol):
         mine, its = socket.socketpair()
         memory_mb = options.memory_mb
         flags = [*NODE_FLAGS, *([f"--max-old-space-size={memory_mb}"] if memory_mb else [])]
-        config = json.dumps({"stripper": node.stripper, "threads": options.threads, "memoryMb": memory_mb})
+        self._max_bytes = max_frame_bytes(options.lifts_limits)
+        limits = {"threads": options.threads, "memoryMb": memory_mb, "frameBytes": self._max_bytes}
+        config = json.dumps({"stripper": node.stripper, **limits})
         command = [node.path, *flags, str(HOST), "serve", str(its.fileno()), config]
         with its:
             self._process = subprocess.Popen(  # noqa: S603
@@ -207,8 +209,8 @@ class HostProcess(asyncio.Protocol):
     def send(self, number: int, frame: WorkerFrame | Evaluate) -> None:
         # A raw payload may have line breaks between its values; inside its strings they are escaped.
         line = _encode((number, frame)).replace(b"\n", b" ")
-        if len(line) > MAX_FRAME_BYTES:
-            raise PayloadTooLarge(f"a frame to Node of {len(line):,} bytes is larger than 1 MB")
+        if len(line) > self._max_bytes:
+            raise PayloadTooLarge(f"a frame to Node of {len(line):,} bytes is larger than {self._max_bytes:,} bytes")
         self._outgoing.append(line)
         if len(self._outgoing) == 1:
             self._loop.call_soon(self._flush)
@@ -273,15 +275,15 @@ class HostProcess(asyncio.Protocol):
         received = self._received
         received += data
         if b"\n" not in data:
-            if len(received) > MAX_FRAME_BYTES:
-                self._refuse(ValueError(f"a frame is larger than {MAX_FRAME_BYTES:,} bytes"))
+            if len(received) > self._max_bytes:
+                self._refuse(ValueError(f"a frame is larger than {self._max_bytes:,} bytes"))
             return
         lines = bytes(received).split(b"\n")
         self._received = bytearray(lines.pop())
         for line in lines:
             try:
-                if len(line) > MAX_FRAME_BYTES:
-                    raise ValueError(f"a frame is larger than {MAX_FRAME_BYTES:,} bytes")
+                if len(line) > self._max_bytes:
+                    raise ValueError(f"a frame is larger than {self._max_bytes:,} bytes")
                 number, frame = _decode(line)
             except ValueError as problem:  # also what msgspec raises
                 self._refuse(problem)

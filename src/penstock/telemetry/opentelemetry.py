@@ -194,7 +194,8 @@ class OpenTelemetry:
         meter_provider: metrics.MeterProvider | None = None,
     ) -> None:
         self._tracer = trace.get_tracer("penstock", __version__, tracer_provider)
-        self._metrics = _Metrics(metrics.get_meter("penstock", __version__, meter_provider))
+        self._meter = metrics.get_meter("penstock", __version__, meter_provider)
+        self._metrics = _Metrics(self._meter)
 
     def __call__(self, event: InstrumentationEvent) -> None:
         self._metrics.count(event)

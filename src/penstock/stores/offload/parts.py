@@ -17,12 +17,13 @@ import msgspec
 from .units import LargeValue
 
 MIN_PART_BYTES = 4 * 1024
-PARTS_PER_DOUBLING = 32  # parts grow with their distance from the start: a value that doubles gets so many more
+PARTS_PER_DOUBLING = 16  # parts grow with their distance from the start: a value that doubles gets so many more
 MIN_HEAD_BYTES = 256  # of the first part: a counter before the messages changes with each of them
 MIN_SHARED = 0.25  # of a value that is stored in parts
 MAX_SEEN = 50_000
 _WINDOW_BYTES = 48
-_BOUNDARY = re.compile(rb'[\[,:](?=[{\["])')  # between the items of JSON; inside a text it is as good as any place
+_CANDIDATE = re.compile(rb'[ ,"\n0A]')  # JSON, prose, hex and base64 have one every few bytes
+_CHOSEN = 64  # one candidate of so many, by a hash of the bytes before it, ends a part
 
 
 def cut(data: bytes) -> list[bytes]:
@@ -37,13 +38,12 @@ def cut(data: bytes) -> list[bytes]:
 def _find_end(data: bytes, start: int) -> int:
     """Return where the part that begins at `start` ends. What comes after that place has no influence on it."""
     size = max(MIN_PART_BYTES, 1 << (start // PARTS_PER_DOUBLING).bit_length() - 1) if start else MIN_HEAD_BYTES
-    last, chosen = start + 2 * size, None
-    for found in _BOUNDARY.finditer(data, start + size // 2, last):
+    last = start + 2 * size
+    for found in _CANDIDATE.finditer(data, start + size // 2, last):
         end = found.end()
-        if crc32(data[end - _WINDOW_BYTES : end]) % 4 == 0:
+        if crc32(data[end - _WINDOW_BYTES : end]) % _CHOSEN == 0:
             return end
-        chosen = chosen or end
-    return len(data) if last >= len(data) else chosen or last
+    return min(last, len(data))
 
 
 class Plan(msgspec.Struct):

@@ -6,12 +6,12 @@ import itertools
 from base64 import b64decode, b64encode
 from binascii import Error as BadBase64
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from ..context.blob_data import split_chunks
-from ..context.blobs import BlobView
+from ..context.blobs import BlobView, Method
 from ..context.context import Context
 from ..core.durations import ms_to_duration
 from ..core.errors import BadArgument
@@ -44,7 +44,7 @@ class RemoteBlobs:
                 return await blobs.delete(key)
             case BlobUrl(key, expires_ms, method):
                 options: Any = {} if expires_ms is None else {"expires": ms_to_duration(expires_ms)}
-                return await blobs.url(key, method=method, **options)
+                return await blobs.url(key, method=cast(Method, method), **options)
 
     def close(self, read: int) -> None:
         """Read no further in a blob. The loop closes what nothing refers to."""
@@ -63,7 +63,7 @@ class RemoteBlobs:
 
 async def _read_parts(execute: Execute, function: int) -> AsyncIterator[bytes]:
     """Yield what the host's function returns, until that is null."""
-    while (part := await execute(function)) is not None:
+    while (part := await execute(function, None)) is not None:
         try:
             yield b64decode(part, validate=True)
         except (TypeError, ValueError, BadBase64):

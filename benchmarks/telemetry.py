@@ -6,9 +6,10 @@ Each reading is a process of its own with a store in a new file: it starts COUNT
 completes them. The spans go through a BatchSpanProcessor to an exporter that encodes them for OTLP and drops the bytes.
 `--against` adds readings of another version of Penstock without listeners: what tracing costs when nobody traces.
 
-`--instructions` counts instructions per run with callgrind instead, on one thread: they do not depend on the load of
-the machine. Its mode "by hand" has no listener: the handlers make the same spans themselves, with the same attributes,
-and record the same durations. The difference to "off" is what the SDK costs whoever calls it.
+`--instructions` counts instructions per run of two steps, without its start, with callgrind on one thread: they do not
+depend on the load of the machine. The modes "by hand" have no listener: the handlers make the same spans themselves,
+with the same attributes, and record the same durations. So the difference to "off" is what the SDK costs whoever calls
+it. "1%" records the durations of sampled attempts only, "1% of all" those of all.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def make_flow() -> list[Any]:
     return [order, ship]
 
 
-def make_listener(sampled: float) -> Any:
+def make_listener(sampled: float, is_light: bool = False) -> Any:
     """Return the listener, with a provider as an application sets it up."""
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.sdk.metrics import MeterProvider
@@ -62,7 +63,8 @@ def make_listener(sampled: float) -> Any:
 
     provider = TracerProvider(ParentBased(TraceIdRatioBased(sampled)))
     provider.add_span_processor(BatchSpanProcessor(Encode()))
-    return OpenTelemetry(provider, MeterProvider([InMemoryMetricReader()]))
+    metrics = MeterProvider([InMemoryMetricReader()])
+    return OpenTelemetry(provider, metrics, durations="sampled") if is_light else OpenTelemetry(provider, metrics)
 
 
 async def execute(mode: str, count: int) -> None:
@@ -84,7 +86,7 @@ async def execute(mode: str, count: int) -> None:
 
 
 COUNTS = (100, 300)
-MODES = ("off", "listener", "0%", "1%", "on", "by hand")
+MODES = ("off", "listener", "1%", "1% of all", "on", "by hand", "1% by hand")
 
 
 def spans_by_hand(listener: Any, metrics_of: Any) -> Any:
@@ -117,7 +119,7 @@ def spans_by_hand(listener: Any, metrics_of: Any) -> Any:
     return work
 
 
-async def execute_inline(mode: str, count: int) -> None:
+async def execute_inline(mode: str, count: int, has_worker: bool) -> None:
     """Start runs and work them off on one thread, with a clock that callgrind does not outrun."""
     from benchmarks.step_cost import SLOWDOWN, START_MS
     from penstock import App, Context, flow, step
@@ -128,9 +130,9 @@ async def execute_inline(mode: str, count: int) -> None:
         def now_ms(self) -> int:
             return START_MS + int(time.monotonic() * 1000 / SLOWDOWN)
 
-    share = {"0%": 0.0, "1%": 0.01, "on": 1.0, "by hand": 1.0}.get(mode)
-    listener = make_listener(share) if share is not None else None
-    by_hand = spans_by_hand(listener, listener._meter) if mode == "by hand" and listener is not None else None
+    share = None if mode in ("off", "listener") else 0.01 if mode.startswith("1%") else 1.0
+    listener = make_listener(share, mode == "1%") if share is not None else None
+    by_hand = spans_by_hand(listener, listener._meter) if "by hand" in mode and listener is not None else None
 
     @flow("order", emits=["paid"])
     async def order(n: int, ctx: Context) -> None:
@@ -154,19 +156,20 @@ async def execute_inline(mode: str, count: int) -> None:
             if by_hand is not None:
                 by_hand(n, "start")
             runs.append(await app.start(order, n))
-        async with app.workers.background(concurrency=50):
-            await app.result(runs[-1])
+        if has_worker:
+            async with app.workers.background(concurrency=50):
+                await app.result(runs[-1])
 
 
 def count_instructions(source: Path, mode: str) -> float:
-    """Return the instructions per run of two steps, in thousands: the difference leaves out imports."""
+    """Return the instructions per run of two steps, in thousands: the differences leave out imports and the start."""
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, "-m"]
     paths = os.pathsep.join((str(source), str(SOURCE.parent)))
     environment = os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"}
 
-    def count(runs: int) -> int:
+    def count(runs: int, phase: str) -> int:
         done = subprocess.run(
-            [*command, "benchmarks.telemetry", "--inline", mode, str(runs)],
+            [*command, "benchmarks.telemetry", "--inline", mode, str(runs), phase],
             env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         found = re.search(r"Collected\s*:\s*(\d+)", done.stderr)
@@ -175,7 +178,8 @@ def count_instructions(source: Path, mode: str) -> float:
         return int(found[1])
 
     few, many = COUNTS
-    return (count(many) - count(few)) / (many - few) / 1000
+    whole, starts = (count(many, phase) - count(few, phase) for phase in ("worker", "starts"))
+    return (whole - starts) / (many - few) / 1000
 
 
 def print_instructions(source: Path, modes: list[str]) -> None:
@@ -204,14 +208,14 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="the src folder of another version")
     parser.add_argument("--instructions", action="store_true", help="count instructions under callgrind")
     parser.add_argument("--only", action="append", choices=MODES, help="count only this mode; the first is the base")
-    parser.add_argument("--inline", nargs=2, metavar=("MODE", "COUNT"), help=argparse.SUPPRESS)
+    parser.add_argument("--inline", nargs=3, metavar=("MODE", "COUNT", "PHASE"), help=argparse.SUPPRESS)
     parser.add_argument("--execute", nargs=2, metavar=("MODE", "COUNT"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.execute:
         asyncio.run(execute(args.execute[0], int(args.execute[1])))
         return
     if args.inline:
-        asyncio.run(execute_inline(args.inline[0], int(args.inline[1])))
+        asyncio.run(execute_inline(args.inline[0], int(args.inline[1]), args.inline[2] == "worker"))
         return
     if args.instructions:
         print_instructions(args.against or SOURCE, args.only or list(MODES))

@@ -308,6 +308,19 @@ async def test_metrics(memory: Any, recorder: Recorder) -> None:
         "penstock.outcome": "completed",
     }
     assert found["penstock.commit.units"][0].value >= 4
+    (attempts,) = found["penstock.attempts"]
+    assert (attempts.value, dict(attempts.attributes)["penstock.outcome"]) == (3, "completed")
+
+
+@pytest.mark.parametrize("is_sampled", [True, False])
+async def test_durations_of_sampled_attempts_only(memory: Any, is_sampled: bool) -> None:
+    recorder = Recorder(durations="sampled", sampler=ALWAYS_ON if is_sampled else ALWAYS_OFF)
+    async with memory(send, listeners=[recorder.listener]) as a, a.workers.background():
+        await a.jobs.result(await a.enqueue(send, "eve"), timeout=20)
+        await until(lambda: "penstock.attempts" in recorder.metrics())
+    assert ("messaging.process.duration" in recorder.metrics()) == is_sampled
+    with pytest.raises(ConfigError, match="durations must be"):
+        Recorder(durations="some")
 
 
 async def test_spans_that_are_not_sampled_stay_unsampled(memory: Any) -> None:

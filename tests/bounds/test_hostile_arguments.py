@@ -67,7 +67,9 @@ async def call(method: Callable[..., Any], is_waiting: bool, arguments: dict[str
 async def problems_of(where: str, method: Callable[..., Any], rng: random.Random, usual: dict[str, Any]) -> list[str]:
     """Call a method with one bad argument, then with several; return every answer that is not ours."""
     parameters = [one for one in inspect.signature(method).parameters.values() if one.kind is not one.VAR_KEYWORD]
-    single = [(f"{one.name}={name}", {**usual, one.name: value}) for one in parameters for name, value in VALUES.items()]
+    single = [
+        (f"{one.name}={name}", {**usual, one.name: value}) for one in parameters for name, value in VALUES.items()
+    ]
     calls = single[rng.randrange(SHARE) :: SHARE]
     for _ in range(MIXED_CALLS if parameters else 0):
         names = {

@@ -83,8 +83,10 @@ class SeenParts:
             parts = [LargeValue(_digest(part), part, value.owners) for part in cut(value.data)]
             plan.seen += [part.digest for part in parts]
             shared = sum(len(part.data) for part in parts if part.digest in self._digests)
-            is_split = len(parts) > 1 and shared >= MIN_SHARED * len(value.data)
+            is_known = value.digest in self._digests  # it exists whole
+            is_split = not is_known and len(parts) > 1 and shared >= MIN_SHARED * len(value.data)
             stored = parts if is_split else [value]
+            plan.seen += [one.digest for one in stored]
             plan.objects += stored
             plan.digests[value.digest] = tuple(one.digest for one in stored)
         return plan

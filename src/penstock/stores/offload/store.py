@@ -11,7 +11,7 @@ import msgspec
 
 from ...core.errors import BlobUnavailable, StoreUnavailable
 from ...core.events import Event
-from ...core.references import find_references, read_reference
+from ...core.references import MARK, find_references, read_reference
 from ...ports.blobs import ObjectStore
 from ...ports.store import ChildRow, FeedItem, JobRow, RunRow, Store
 from ...ports.unit import (
@@ -21,6 +21,7 @@ from ...ports.unit import (
     ClaimBatch,
     ClaimRequest,
     CommitReply,
+    Committed,
     Conflict,
     Receipt,
     Refused,
@@ -83,12 +84,18 @@ class _Offloading:
     # Writing
 
     async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
-        prepared = await asyncio.gather(*map(self._prepare, units))
+        prepared: list[Unit | Refused] = list(units)
+        large = [n for n, unit in enumerate(units) if has_large_values(unit, self._threshold)]
+        if large:
+            for n, one in zip(large, await asyncio.gather(*(self._prepare(units[n]) for n in large)), strict=True):
+                prepared[n] = one
         ready = [one for one in prepared if isinstance(one, Unit)]
         if ready or request is None:
             reply = await self._inner.commit(ready, request)
         else:
             reply = CommitReply([], await self._inner.claim(request), self._inner.clock.now_ms())
+        if len(ready) == len(units) and all(isinstance(one, Committed) for one in reply.receipts):
+            return reply
         answers = iter(reply.receipts)
         receipts: list[Receipt] = []
         for unit, one in zip(units, prepared, strict=True):
@@ -147,6 +154,8 @@ class _Offloading:
 
     async def load_claim(self, claim: Claim) -> Claim:
         """Return a claim with its values. Raise BlobUnavailable if one cannot be read."""
+        if not (MARK in claim.payload or MARK in (claim.record or b"") or any(MARK in v for v in claim.memos.values())):
+            return claim
         record = await self._fill(claim.record) if claim.record is not None else None
         memos = {name: await self._fill(value) for name, value in claim.memos.items()}
         loaded = msgspec.structs.replace(claim, payload=await self._fill(claim.payload), record=record, memos=memos)

@@ -8,7 +8,8 @@ completes them. The spans go through a BatchSpanProcessor to an exporter that en
 
 `--instructions` counts instructions per run of two steps, without its start, with callgrind on one thread: they do not
 depend on the load of the machine. The modes "by hand" have no listener: the handlers make the same spans themselves,
-with the same attributes, and record the same durations. So the difference to "off" is what the SDK itself costs. "1%" records the durations of sampled attempts only, "1% of all" those of all.
+with the same attributes, and record the same durations. The difference to "off" is what the SDK itself costs. "1%"
+records the durations of sampled attempts only, "1% of all" those of all.
 """
 
 from __future__ import annotations

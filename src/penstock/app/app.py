@@ -606,6 +606,8 @@ class App:
         settings, objects = self.settings, self._objects
         self._value_sweeper = None
         if objects is None and settings.blob_url:
+            from ..blobs.connect import open_blobs
+
             objects = open_blobs(settings.blob_url, settings.namespace, store.clock)
         if objects is not None:
             from ..stores.offload import ValueSweeper

@@ -13,7 +13,7 @@ import subprocess
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -233,7 +233,7 @@ class HostProcess(asyncio.Protocol):
         if not self.is_lost:
             log.warning(
                 "Node process %s did not stop a cancelled handler within %g s, because a handler blocks its event "
-                "loop; it is killed, and its other handlers are retried",
+                "loop; it is killed, and its other handlers fail and are retried if their policy allows it",
                 self.pid,
                 RELEASE_TIMEOUT_S,
             )
@@ -266,8 +266,7 @@ class HostProcess(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # that of uvloop is no subclass
         if self._outgoing:
             self._flush()
 

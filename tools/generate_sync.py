@@ -83,7 +83,8 @@ def generate_client() -> str:
     classes = [_facet(modules[module], cls) for module, cls in CLIENT_FACETS]
     classes.append(_shortcuts(modules["client"], "Client", "client", CLIENT_SHORTCUTS))
     header = HEADER.replace("of App", "of Client")
-    imports = "from ..app.portal import Portal\nfrom ..app.sync_facets import SyncRun"
+    imports = "from ..app.entities import SyncEmission\nfrom ..app.portal import Portal\n"
+    imports += "from ..app.sync_facets import SyncRun"
     return _write(header, modules, classes, imports, CLIENT_TARGET)
 
 
@@ -191,6 +192,8 @@ def _method(node: ast.FunctionDef | ast.AsyncFunctionDef, target: str, cls: str)
         kind = "facet" if returns == cls else "plain"
         returns = f"Sync{returns}" if kind == "facet" else returns
     wrap, end = ("SyncRun(self._portal, ", ")") if returns.startswith("Run[") else ("", "")
+    if returns == "Emission":
+        wrap, end = "SyncEmission.of(", ", self)"
     returns = f"Sync{returns}" if wrap else returns
     head = f"    def {node.name}({ast.unparse(node.args)}) -> {returns}:"
     if is_overload:
@@ -245,7 +248,8 @@ def _imports(modules: dict[str, ast.Module], body: str, portal: str) -> str:
                 found[node.name] = f"from .{name} import {node.name}"
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 found.setdefault(node.targets[0].id, f"from .{name} import {node.targets[0].id}")
-    lines = sorted({found[name] for name in used if name in found and not name.startswith("Sync")} | {found["Portal"]})
+    here = {name for name in used if name.startswith("Sync") and name != "SyncEmission"}
+    lines = sorted({found[name] for name in used - here if name in found} | {found["Portal"]})
     return "\n".join(lines)
 
 

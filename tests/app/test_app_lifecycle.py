@@ -18,6 +18,7 @@ import penstock
 from penstock import App, SyncApp, flow, job, step
 from penstock.core.errors import ConfigError, RunFailed, SettingError, StoreUnavailable, UnknownQueue
 from penstock.core.ids import BadId
+from penstock.entities import States, Transition, entity
 from penstock.settings import Settings
 from penstock.testing.until import until
 
@@ -295,6 +296,17 @@ def test_a_sync_app_raises_errors_and_always_stops() -> None:
         with pytest.raises(RunFailed, match="no luck"):
             app.result(run, timeout=20)
     _gone(before)
+
+
+def test_a_sync_app_waits_for_an_event_of_an_entity() -> None:
+    @entity("door")
+    class Door:
+        states = States("shut", idles=["shut", "open"])
+        transitions = (Transition("push", "shut", "open"), Transition("pull", "open", "shut"))
+
+    with SyncApp(":memory:", handlers=[Door]) as app:
+        app.workers.start()
+        assert app.entities.emit("urn:door:1", "push").result(timeout=20).to == "open"
 
 
 def test_a_sync_app_that_cannot_open_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_entities_are_emitted_to_and_listed(tally: Path, penstock: Callable) -> 
     shown = penstock("entities", "show", "urn:tally:1", "--json").json
     assert (shown["status"], shown["waiting"]) == ("open", {"1": "add", "2": "add"})
     assert "urn:tally:1" in penstock("entities", "show", "urn:tally:1").out
+    assert "run `penstock entities show urn:tally:1`" in penstock("runs", "show", shown["id"]).err
     assert "No events." in penstock("entities", "history", "urn:tally:1").err
     assert "stateDiagram-v2" in penstock("entities", "diagram", "tally", "--urn", "urn:tally:1").out
     assert penstock("entities", "types", "--json").json[0]["counts"] == {"open": 1, "done": 0}

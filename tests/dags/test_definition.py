@@ -104,7 +104,7 @@ def test_a_graph_in_which_nothing_can_start() -> None:
 def test_every_mistake_is_reported_at_once() -> None:
     found = problems(graph({"id": "a", "inputs": ["x"]}, {"id": "b", "inputs": ["y"]}))
     assert len(found) == 2
-    with pytest.raises(DagInvalid, match=r"nodes\[0\].inputs\[0\]: no node 'x'\nnodes\[1\].inputs\[0\]: no node 'y'"):
+    with pytest.raises(DagInvalid, match=r"nodes\[0\].inputs\[0\]: no node 'x'; nodes\[1\].inputs\[0\]: no node 'y'"):
         read_dag(graph({"id": "a", "inputs": ["x"]}, {"id": "b", "inputs": ["y"]}))
 
 

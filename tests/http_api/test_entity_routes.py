@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from http_server import Serve
 from penstock import App
-from penstock.client import Client
+from penstock.client import Client, SyncClient
 from penstock.entities import States, Transition, entity
 from penstock.errors import EntityRefused, SchemaViolation, UnknownEntity
 
@@ -34,6 +35,13 @@ async def test_entities_over_http(serve: Serve, url: str) -> None:
         first = await client.entities.emit("urn:tally:a b/1", "add", 3, key="k")
         assert (first.n, first.is_new) == (1, True)
         assert (await client.entities.result(first, timeout="20s")).to == "open"
+        assert (await first.result(timeout="20s")).to == "open"
+
+        def emit_and_wait() -> str | None:
+            with SyncClient(str(http.base_url)) as sync:
+                return sync.entities.emit("urn:tally:sync", "finish").result(timeout="20s").to
+
+        assert await asyncio.to_thread(emit_and_wait) == "done"
         again = await client.entities.emit("urn:tally:a b/1", "add", 3, key="k")
         assert not again.is_new
         assert (await client.entities.result(again, timeout="20s")).n == 1
@@ -42,8 +50,12 @@ async def test_entities_over_http(serve: Serve, url: str) -> None:
         assert (await client.entities.get(view.id, at=view.last_event)).data == {"sum": 3}
         assert await client.entities.create("tally-2", {"sum": 1})
         assert not await client.entities.create("tally-2", {"sum": 1})
-        assert [one.urn for one in await client.entities.list(type="tally")] == ["tally-2", "urn:tally:a b/1"]
-        assert await client.entities.counts("tally") == {"open": 2, "done": 0}
+        assert [one.urn for one in await client.entities.list(type="tally")] == [
+            "tally-2",
+            "urn:tally:sync",
+            "urn:tally:a b/1",
+        ]
+        assert await client.entities.counts("tally") == {"open": 2, "done": 1}
         assert [one.name for one in await client.entities.types()] == ["tally"]
         assert "[*] --> s0" in str(await client.entities.diagram("tally", urn="tally-2"))
         assert str(await client.entities.diagram("tally", format="svg")).startswith("<svg")

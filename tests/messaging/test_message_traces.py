@@ -54,6 +54,31 @@ async def test_a_job_of_bullmq_continues_the_trace_of_its_producer() -> None:
     assert (found.trace_id, found.span_id) == (int(PARENT[3:35], 16), int(PARENT[36:52], 16))
 
 
+async def test_bullmq_gets_the_trace_of_what_is_sent() -> None:
+    """As BullMQ's own telemetry writes it: JSON of a carrier in the option `tm`."""
+    listener, spans = make_listener()
+    url = redis_server.url()
+    bridge = BullMQ(url, produce={"mail.sent": "letters"}, poll="20ms")
+    queue = Queue("letters", {"connection": url})
+    async with App(":memory:", bridges=[bridge], handlers=(), listeners=[listener]) as app:
+        with join_trace(PARENT):
+            await bridge.produce("letters", "paid", {"urn": "a", "payload": 1}, id="produced")
+        await bridge.produce("letters", "paid", {"urn": "a", "payload": 1}, id="untraced")
+        async with app.workers.background():
+            await app.emit("mail.sent", {"n": 1})
+            await until(lambda: _has_jobs(queue, 3), TIMEOUT_S)
+        found = {job.id: job.opts.get("tm") for job in await queue.getJobs(["waiting"])}
+    await queue.close()
+    assert json.loads(found.pop("produced")) == {"traceparent": PARENT}
+    assert found.pop("untraced") is None
+    [emitted] = [span for span in spans.get_finished_spans() if span.name == "emit mail.sent"]
+    assert f"{emitted.context.span_id:016x}" in next(iter(found.values()))
+
+
+async def _has_jobs(queue: Queue, count: int) -> bool:
+    return len(await queue.getJobs(["waiting"])) == count
+
+
 async def test_kafka_carries_a_trace_in_and_out() -> None:
     listener, spans = make_listener()
     system, seen = Topics(), []

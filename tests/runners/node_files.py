@@ -14,7 +14,7 @@ from penstock.runners.node.program import HostOptions
 from penstock.runners.node.runner import NodeFiles, NodeRunner
 
 HANDLERS = Path(penstock.testing.contracts.__file__).with_name("runner_handlers.ts")
-EDGE_HANDLERS = HANDLERS.with_name("runner_edge_handlers.ts")
+MODULES = {"_handlers": "", "_edge_handlers": "edge_", "_blob_handlers": "blob_"}
 
 
 class SharedRunner:
@@ -46,8 +46,8 @@ class SharedRunner:
 def write_contract_files(folder: Path) -> Path:
     """Write one worker file for each handler of the contract."""
     folder.mkdir()
-    for number, file in enumerate((HANDLERS, EDGE_HANDLERS)):
-        module = "_handlers" if number == 0 else "_edge_handlers"
+    for module, part in MODULES.items():
+        file = HANDLERS.with_name(f"runner_{part}handlers.ts")
         shutil.copy(file, folder / f"{module}.ts")
         names = [line.split(":")[0].strip(" '") for line in file.read_text().splitlines() if _defines(line)]
         for name in names:

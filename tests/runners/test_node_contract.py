@@ -40,7 +40,7 @@ class NodeContract(CrashCases, RunnerContract):
         self, worker_files: Path, host: SharedRunner, monkeypatch: pytest.MonkeyPatch
     ) -> AsyncIterator[TestApp]:
         host.install(monkeypatch)
-        async with TestApp(self.make_url(), worker_files, grace="100ms") as app:
+        async with TestApp(self.make_url(), worker_files, grace="100ms", **self.BLOBS) as app:
             assert not app.registry.problems
             yield app
 

@@ -15,6 +15,8 @@ const handlers = {
     throw Object.assign(new Error('no money left'), { name: 'LookupError' })
   },
   reads: async (input, ctx) => ctx.state.get('cart'),
+  puts: async (input, ctx) => (await ctx.blob.put('a.csv', 'Zoë')).size,
+  gets: async (input, ctx) => (await ctx.blob.get('a.csv')).toString(),
   charges: async (input, ctx) => ctx.run('charge', () => ({ charged: input })),
   catches: async (input, ctx) => {
     try {

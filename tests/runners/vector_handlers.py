@@ -33,6 +33,16 @@ async def reads(input: Any, ctx: Context) -> Any:
     return await ctx.state.get("cart")
 
 
+@job(name="puts")
+async def puts(input: Any, ctx: Context) -> Any:
+    return (await ctx.blob.put("a.csv", "Zoë")).size
+
+
+@job(name="gets")
+async def gets(input: Any, ctx: Context) -> Any:
+    return (await ctx.blob.get("a.csv")).decode()
+
+
 @job(name="charges")
 async def charges(input: int, ctx: Context) -> Any:
     return await ctx.run("charge", lambda: {"charged": input})
@@ -77,6 +87,16 @@ def sync_fails(input: Any) -> None:
 @job(name="sync-reads")
 def sync_reads(input: Any, ctx: SyncContext) -> Any:
     return ctx.state.get("cart")
+
+
+@job(name="sync-puts")
+def sync_puts(input: Any, ctx: SyncContext) -> Any:
+    return ctx.blob.put("a.csv", "Zoë").size
+
+
+@job(name="sync-gets")
+def sync_gets(input: Any, ctx: SyncContext) -> Any:
+    return ctx.blob.get("a.csv").decode()
 
 
 @job(name="sync-charges")

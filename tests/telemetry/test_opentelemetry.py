@@ -15,6 +15,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 
 from penstock import App, Context, flow, job, step
 from penstock.core.errors import ConfigError
@@ -29,11 +30,11 @@ from penstock.testing.until import until
 class Recorder:
     """Spans and metrics in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, sampler: Sampler = ALWAYS_ON, **options: Any) -> None:
         self.exporter, self.reader = InMemorySpanExporter(), InMemoryMetricReader()
-        self.provider = TracerProvider()
+        self.provider = TracerProvider(sampler)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.listener = OpenTelemetry(self.provider, MeterProvider([self.reader]))
+        self.listener = OpenTelemetry(self.provider, MeterProvider([self.reader]), **options)
 
     def spans(self, name: str | None = None) -> list[ReadableSpan]:
         found = self.exporter.get_finished_spans()
@@ -308,6 +309,19 @@ async def test_metrics(memory: Any, recorder: Recorder) -> None:
         "penstock.outcome": "completed",
     }
     assert found["penstock.commit.units"][0].value >= 4
+    (attempts,) = found["penstock.attempts"]
+    assert (attempts.value, dict(attempts.attributes)["penstock.outcome"]) == (3, "completed")
+
+
+@pytest.mark.parametrize("is_sampled", [True, False])
+async def test_durations_of_sampled_attempts_only(memory: Any, is_sampled: bool) -> None:
+    recorder = Recorder(durations="sampled", sampler=ALWAYS_ON if is_sampled else ALWAYS_OFF)
+    async with memory(send, listeners=[recorder.listener]) as a, a.workers.background():
+        await a.jobs.result(await a.enqueue(send, 1), timeout=20)
+        await until(lambda: "penstock.attempts" in recorder.metrics())
+    assert ("messaging.process.duration" in recorder.metrics()) == is_sampled
+    with pytest.raises(ConfigError, match="durations must be"):
+        Recorder(durations="some")
 
 
 async def test_spans_that_are_not_sampled_stay_unsampled(memory: Any) -> None:

@@ -50,6 +50,10 @@ it('types the calls of ctx', () => {
     expectTypeOf(await ctx.all([ctx.run('a', () => 'x'), ctx.run('b', () => 1)])).toExtend<readonly unknown[]>()
     expectTypeOf(ctx.input.id).toEqualTypeOf<number>()
     expectTypeOf((await ctx.await.event('a.b')).id).toEqualTypeOf<string>()
+    expectTypeOf((await ctx.blob.put('a.csv', ['a;', new Uint8Array(1)])).size).toEqualTypeOf<number>()
+    expectTypeOf(await ctx.blob.get('a.csv')).toEqualTypeOf<Uint8Array>()
+    // @ts-expect-error a number is nothing that can be put
+    await ctx.blob.put('a.csv', 7)
   }
   expect(check).toBeTypeOf('function')
 })

@@ -281,8 +281,8 @@ class App:
         for name in PARTS:  # those of an earlier opening
             vars(self).pop(name, None)
         self.clock = store.clock
-        objects, store = self._offload(store)
-        self.store = store
+        objects = self._opened_objects = self._open_objects(store)
+        self.store = store = self._keep_values(store, objects)
         self._committer = Committer(store, self._instrumentation)
         self._committer.rates = RateCounter(store, self._committer.outages)
         self._blob_view = self._open_blobs(objects, store)
@@ -601,21 +601,28 @@ class App:
 
     # Internals
 
-    def _offload(self, store: Store) -> tuple[ObjectStore | None, Store]:
-        """Return the blob store, and the store that keeps large values there."""
+    def _open_objects(self, store: Store) -> ObjectStore | None:
+        """Return the blob store, with what sweeps the values of this store in it."""
         settings, objects = self.settings, self._objects
+        self._value_sweeper = None
         if objects is None and settings.blob_url:
             from ..blobs.connect import open_blobs
 
             objects = open_blobs(settings.blob_url, settings.namespace, store.clock)
-        if objects is None:
-            self._value_sweeper = None
-            return objects, store
-        from ..stores.offload import ValueSweeper, offload
+        if objects is not None:
+            from ..stores.offload import ValueSweeper
 
-        new_id = partial(next, self._unit_ids)
-        self._value_sweeper = ValueSweeper(store, objects, store.clock, new_id, settings.blob_grace)
-        return objects, offload(store, objects, settings.blob_threshold)
+            new_id = partial(next, self._unit_ids)
+            self._value_sweeper = ValueSweeper(store, objects, store.clock, new_id, settings.blob_grace)
+        return objects
+
+    def _keep_values(self, store: Store, objects: ObjectStore | None) -> Store:
+        """Return a store that keeps large values in the blob store, if there is one."""
+        if objects is None:
+            return store
+        from ..stores.offload import offload
+
+        return offload(store, objects, self.settings.blob_threshold)
 
     def _open_blobs(self, objects: ObjectStore | None, store: Store) -> BlobView:
         settings, new_id = self.settings, partial(next, self._unit_ids)

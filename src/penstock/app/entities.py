@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,7 +64,7 @@ class EntityType(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 @dataclass(frozen=True)
-class Emission:
+class EmittedEvent:
     """An event that was emitted to an entity.
 
     Attributes:
@@ -85,7 +85,11 @@ class Emission:
     key: str | None = None
     cursor: str | None = field(default=None, repr=False)
     refused: str | None = None
-    _entities: Entities | None = field(default=None, repr=False, compare=False)
+    _entities: Any = field(default=None, repr=False, compare=False)  # the facet that emitted it
+
+
+class Emission(EmittedEvent):
+    """An event that was emitted to an entity, whose result can be awaited."""
 
     async def result(self, *, timeout: Duration | None = None) -> TransitionView:
         """Wait until the event has been handled, and return what it did. See `app.entities.result`.
@@ -93,13 +97,31 @@ class Emission:
         Args:
             timeout: Raise WaitTimeout after this long.
         """
-        assert self._entities is not None
-        return await self._entities.result(self, timeout=timeout)
+        view: TransitionView = await self._entities.result(self, timeout=timeout)
+        return view
 
 
-def check_emission(value: Any) -> Emission:
+class SyncEmission(EmittedEvent):
+    """`Emission` without an event loop."""
+
+    @classmethod
+    def of(cls, emission: EmittedEvent, entities: Any) -> SyncEmission:
+        """Return an emission whose result comes from a facet without an event loop."""
+        return cls(**{one.name: getattr(emission, one.name) for one in fields(emission)} | {"_entities": entities})
+
+    def result(self, *, timeout: Duration | None = None) -> TransitionView:
+        """Wait until the event has been handled, and return what it did. See `app.entities.result`.
+
+        Args:
+            timeout: Raise WaitTimeout after this long.
+        """
+        view: TransitionView = self._entities.result(self, timeout=timeout)
+        return view
+
+
+def check_emission(value: Any) -> EmittedEvent:
     """Return the value if it is an emission; raise otherwise."""
-    if not isinstance(value, Emission):
+    if not isinstance(value, EmittedEvent):
         raise BadArgument(f"emission must be what `entities.emit` returned, got {shorten(value)}")
     return value
 
@@ -158,7 +180,7 @@ class Entities:
         done = await self._engine.commands.emit_to(urn, event, payload, key=key, type=type)
         return Emission(urn, done.id, event, done.n, done.is_new, None, key, done.cursor, done.refused, self)
 
-    async def result(self, emission: Emission, *, timeout: Duration | None = None) -> TransitionView:
+    async def result(self, emission: EmittedEvent, *, timeout: Duration | None = None) -> TransitionView:
         """Wait until an event has been handled, and return what it did.
 
         Raise EntityRefused if the entity refused it, and EntityFailed if it failed for good.
@@ -349,7 +371,7 @@ class Entities:
                 return row
         raise UnknownEntity(f"no entity has the urn {shorten(urn)} in this store; emit an event to create it")
 
-    async def _find_place(self, emission: Emission) -> tuple[int, str | None]:
+    async def _find_place(self, emission: EmittedEvent) -> tuple[int, str | None]:
         """Return the number of an event in its mailbox, and the event of its arrival."""
         if emission.n is not None:
             return emission.n, emission.cursor

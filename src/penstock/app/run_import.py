@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import astuple
 
 from ..core.clock import Clock
-from ..core.errors import ConfigError, RunError
+from ..core.errors import BlobUnavailable, ConfigError, RunError
 from ..core.events import Event, encode_body, strip_event
 from ..core.payload import unpack
 from ..durable.child_runs import child_ended_job
@@ -22,11 +22,14 @@ from ..ports.store import Store
 from ..ports.unit import (
     DELIVERIES,
     START_MANY,
+    UNSTORED,
+    UPLOADING,
     Committed,
     Memo,
     NewEvent,
     NewJob,
     NewWait,
+    Refused,
     RunWrite,
     StateWrite,
     Unit,
@@ -133,7 +136,7 @@ async def _open_importer(app: App, ids: set[str]) -> AsyncIterator[Importer]:
             "not possible in memory. Use a file, such as App('sqlite:///penstock.db')"
         )
     clock = ReplayClock(app.clock)
-    store = open_store(url, clock=clock, namespace=app.settings.namespace)
+    store = app._keep_values(open_store(url, clock=clock, namespace=app.settings.namespace), app._opened_objects)
     await store.open()
     try:
         yield Importer(app, store, clock, ids)
@@ -245,6 +248,10 @@ class Importer:
 
     async def _commit(self, unit: Unit) -> None:
         receipt = (await self._store.commit([unit])).receipts[0]
+        while isinstance(receipt, Refused) and receipt.why == UPLOADING:
+            receipt = (await self._store.commit([unit])).receipts[0]
+        if isinstance(receipt, Refused) and receipt.why == UNSTORED:
+            raise BlobUnavailable(receipt.key)
         if not isinstance(receipt, Committed):
             raise RunError("another process changed the store during the import; run the import again")
 

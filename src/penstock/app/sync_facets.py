@@ -38,7 +38,7 @@ from .bridges import BridgeView
 from .dags import DagComparison, Dags
 from .dead_letters import DeadLetters, ErrorGroup
 from .diagnosis import Check
-from .entities import Emission, Entities, EntitySummary, EntityType
+from .entities import EmittedEvent, Entities, EntitySummary, EntityType, SyncEmission
 from .events import Events
 from .executions import ExecutionFrame
 from .export_file import ExportSource
@@ -2517,7 +2517,7 @@ class SyncEntities:
         delay: Duration | None = None,
         at: datetime | None = None,
         tx: Any = None,
-    ) -> Emission:
+    ) -> SyncEmission:
         """Emit an event to an entity. Events of one urn are handled one at a time, in the order of their arrival.
 
         A urn without an entity gets a new one, in the initial state. Raise SchemaViolation if the payload does not
@@ -2534,11 +2534,14 @@ class SyncEntities:
             tx: A transaction of yours: the event arrives after it has committed.
         """
         with self._portal.transaction(tx) as sink:
-            return self._portal.call(
-                self._facet.emit(urn, event, payload, type=type, key=key, delay=delay, at=at, tx=sink)
+            return SyncEmission.of(
+                self._portal.call(
+                    self._facet.emit(urn, event, payload, type=type, key=key, delay=delay, at=at, tx=sink)
+                ),
+                self,
             )
 
-    def result(self, emission: Emission, *, timeout: Duration | None = None) -> TransitionView:
+    def result(self, emission: EmittedEvent, *, timeout: Duration | None = None) -> TransitionView:
         """Wait until an event has been handled, and return what it did.
 
         Raise EntityRefused if the entity refused it, and EntityFailed if it failed for good.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..app.entities import Emission, EntitySummary, EntityType, check_emission, check_states
+from ..app.entities import Emission, EmittedEvent, EntitySummary, EntityType, check_emission, check_states
 from ..core.durations import Duration
 from ..entities.reducer import EntityView, TransitionView
 from ..entities.urns import to_id
@@ -75,9 +75,9 @@ class Entities:
         body = {"urn": urn, "event": event, "payload": payload, "type": type, "key": key, "delay": show_duration(delay)}
         body["at"] = show_moment(at)
         one = await self._connection.post(_Emission, ENTITY + "/emit", _place(urn), **body)
-        return Emission(one.urn, one.id, one.event, one.n, one.is_new, one.job, one.key, one.cursor, one.refused)
+        return Emission(one.urn, one.id, one.event, one.n, one.is_new, one.job, one.key, one.cursor, one.refused, self)
 
-    async def result(self, emission: Emission, *, timeout: Duration | None = None) -> TransitionView:
+    async def result(self, emission: EmittedEvent, *, timeout: Duration | None = None) -> TransitionView:
         """Wait until an event has been handled, and return what it did.
 
         Raise EntityRefused if the entity refused it, and EntityFailed if it failed for good.

@@ -12,7 +12,7 @@ from ..app.arguments import UNSET
 from ..app.dags import DagComparison
 from ..app.dead_letters import ErrorGroup
 from ..app.diagnosis import Check
-from ..app.entities import Emission, EntitySummary, EntityType
+from ..app.entities import EmittedEvent, EntitySummary, EntityType, SyncEmission
 from ..app.executions import ExecutionFrame
 from ..app.log_lines import LogView
 from ..app.portal import Portal
@@ -2212,7 +2212,7 @@ class SyncEntities:
         key: str | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
-    ) -> Emission:
+    ) -> SyncEmission:
         """Emit an event to an entity. Pass what it returns to `result`.
 
         Args:
@@ -2224,9 +2224,11 @@ class SyncEntities:
             delay: How long to wait before the event arrives, such as "10m".
             at: When the event arrives, a datetime with a time zone. Instead of `delay`.
         """
-        return self._portal.call(self._facet.emit(urn, event, payload, type=type, key=key, delay=delay, at=at))
+        return SyncEmission.of(
+            self._portal.call(self._facet.emit(urn, event, payload, type=type, key=key, delay=delay, at=at)), self
+        )
 
-    def result(self, emission: Emission, *, timeout: Duration | None = None) -> TransitionView:
+    def result(self, emission: EmittedEvent, *, timeout: Duration | None = None) -> TransitionView:
         """Wait until an event has been handled, and return what it did.
 
         Raise EntityRefused if the entity refused it, and EntityFailed if it failed for good.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, BinaryIO, cast
 
 from ..core.errors import BadArgument
@@ -13,6 +13,7 @@ from ..core.text import has_lone_surrogate, shorten
 from ..ports.blobs import BlobData
 
 CHUNK_BYTES = 2**20
+Call = Callable[..., Awaitable[Any]]
 
 
 class HashedData:
@@ -28,17 +29,24 @@ class HashedData:
         return self._hash.hexdigest()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._chunks:
-            content = _check_chunk(chunk)
-            for start in range(0, len(content), CHUNK_BYTES):  # a chunk of a gigabyte would be copied whole
-                part = content[start : start + CHUNK_BYTES]
-                self._hash.update(part)
-                self.size += len(part)
-                yield part
+        async for part in split_chunks(self._chunks, CHUNK_BYTES):
+            self._hash.update(part)
+            self.size += len(part)
+            yield part
 
 
-def read_chunks(data: BlobData) -> AsyncIterator[Any]:
-    """Return the chunks of anything that can be put. Raise BadArgument for anything else."""
+async def split_chunks(chunks: AsyncIterator[Any], size: int) -> AsyncIterator[bytes]:
+    """Yield chunks in parts of at most `size` bytes: a chunk of a gigabyte would be copied whole."""
+    async for chunk in chunks:
+        content = _check_chunk(chunk)
+        for start in range(0, len(content), size):
+            yield content[start : start + size]
+
+
+def read_chunks(data: BlobData, call: Call = asyncio.to_thread) -> AsyncIterator[Any]:
+    """Return the chunks of anything that can be put. Raise BadArgument for anything else.
+
+    `call` awaits a function that may block."""
     if isinstance(data, str):
         if has_lone_surrogate(data):
             raise BadArgument(f"a blob must be valid text or bytes, got a lone surrogate in {shorten(data)}")
@@ -46,13 +54,13 @@ def read_chunks(data: BlobData) -> AsyncIterator[Any]:
     if isinstance(data, bytes | bytearray | memoryview):
         return _one(bytes(data))
     if isinstance(data, os.PathLike):
-        return _read_path(data)
+        return _read_path(data, call)
     if isinstance(data, AsyncIterable):
         return aiter(data)
     if hasattr(data, "read"):
-        return _read_file(cast(BinaryIO, data))
+        return _read_file(cast(BinaryIO, data), call)
     if isinstance(data, Iterable) and not isinstance(data, dict):
-        return _iterate(data)
+        return _iterate(data, call)
     raise BadArgument(f"a blob is bytes, text, an open file, a path or an iterable of bytes, got {shorten(data)}")
 
 
@@ -60,25 +68,25 @@ async def _one(content: bytes) -> AsyncIterator[bytes]:
     yield content
 
 
-async def _read_path(path: os.PathLike[str]) -> AsyncIterator[bytes]:
-    file = await asyncio.to_thread(open, path, "rb")
+async def _read_path(path: os.PathLike[str], call: Call) -> AsyncIterator[bytes]:
+    file = await call(open, path, "rb")
     try:
-        async for chunk in _read_file(file):
+        async for chunk in _read_file(file, call):
             yield chunk
     finally:
-        await asyncio.to_thread(file.close)
+        await call(file.close)
 
 
-async def _read_file(file: BinaryIO) -> AsyncIterator[bytes]:
-    while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+async def _read_file(file: BinaryIO, call: Call) -> AsyncIterator[bytes]:
+    while chunk := await call(file.read, CHUNK_BYTES):
         yield chunk
 
 
-async def _iterate(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
+async def _iterate(chunks: Iterable[bytes], call: Call) -> AsyncIterator[bytes]:
     """Iterate on a thread: the caller's iterator may block."""
     iterator, end = iter(chunks), object()
-    while (chunk := await asyncio.to_thread(next, iterator, end)) is not end:
-        yield chunk  # type: ignore[misc]
+    while (chunk := await call(next, iterator, end)) is not end:
+        yield chunk
 
 
 def _check_chunk(chunk: Any) -> bytes:

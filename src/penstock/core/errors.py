@@ -97,7 +97,7 @@ class DagInvalid(ConfigError):
         self.problems = tuple(problems)
         left = len(self.problems) - self.MAX_SHOWN
         more = [f"and {left} more"] if left > 0 else []
-        super().__init__("\n".join([*self.problems[: self.MAX_SHOWN], *more]))
+        super().__init__("; ".join([*self.problems[: self.MAX_SHOWN], *more]))
 
 
 class BadArgument(PenstockError, ValueError):

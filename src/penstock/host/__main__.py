@@ -17,7 +17,8 @@ def main() -> None:
     sys.path[:] = [*sys.path, *(path for path in config.paths if path not in sys.path)]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    Host(Wire(int(sys.argv[1])), HandlerFinder(config), config.cpu_s, lifts_limits=config.lifts_limits).run()
+    lifts = config.lifts_limits
+    Host(Wire(int(sys.argv[1]), lifts_limits=lifts), HandlerFinder(config), config.cpu_s, lifts_limits=lifts).run()
 
 
 if __name__ == "__main__":

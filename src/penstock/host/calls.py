@@ -7,7 +7,7 @@ import inspect
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar, Token, copy_context
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,10 +34,26 @@ _BUSY_CHECK_S = 0.01
 class HostFunction:
     """A function of the handler that the worker may ask for."""
 
-    def __init__(self, name: str, fn: Callable[[Any], Any], inbox: queue.SimpleQueue[Any] | None = None) -> None:
+    def __init__(
+        self, name: str, fn: Callable[[Any], Any], inbox: queue.SimpleQueue[Any] | None, *, is_data: bool
+    ) -> None:
         self.name = name
         self.fn = fn
         self.inbox = inbox  # of the thread that waits for its result, and calls it
+        self.is_data = is_data  # it returns parts of a blob: no value that is recorded
+
+    def enter(self) -> Token[str | None] | None:
+        """Take note that it runs, so that durable calls inside it are refused."""
+        return None if self.is_data else running_function.set(self.name)
+
+    def pack(self, value: Any) -> Any:
+        """Return a result for a frame."""
+        return value if self.is_data else msgspec.Raw(pack(value, self.name))
+
+
+def _leave(token: Token[str | None] | None) -> None:
+    if token is not None:
+        running_function.reset(token)
 
 
 class Attempt:
@@ -65,10 +81,17 @@ class Attempt:
         if self.main is not None:
             self.main.cancel()
 
-    def add_function(self, name: str, fn: Callable[[Any], Any], inbox: queue.SimpleQueue[Any] | None = None) -> int:
+    def add_function(
+        self,
+        name: str,
+        fn: Callable[[Any], Any],
+        inbox: queue.SimpleQueue[Any] | None = None,
+        *,
+        is_data: bool = False,
+    ) -> int:
         """Return the number by which the worker asks for a function."""
         number = next(self.wire.numbers)
-        self._functions[number] = HostFunction(name, fn, inbox)
+        self._functions[number] = HostFunction(name, fn, inbox, is_data=is_data)
         return number
 
     def check_caller(self, name: str) -> None:
@@ -161,29 +184,29 @@ class Attempt:
 
     async def _execute(self, frame: frames.Execute) -> None:
         function = self._functions[frame.function]
-        token = running_function.set(function.name)
+        token = function.enter()
         try:
             value = function.fn(frame.value)
             value = await value if inspect.isawaitable(value) else value
-            self.wire.send(frames.Executed(frame.id, _pack(value, function.name)))
+            self.wire.send(frames.Executed(frame.id, function.pack(value)))
         except Exception as problem:
             self._send_failure(frame.id, problem)
         finally:
-            running_function.reset(token)
+            _leave(token)
 
     def _execute_here(self, frame: frames.Execute) -> None:
         function = self._functions[frame.function]
-        token = running_function.set(function.name)
+        token = function.enter()
         try:
             value = function.fn(frame.value)
             if inspect.iscoroutine(value):
                 value.close()
                 raise TypeError(f"{function.name} got an async function in a `def` handler; make the handler async")
-            self.wire.send(frames.Executed(frame.id, _pack(value, function.name)))
+            self.wire.send(frames.Executed(frame.id, function.pack(value)))
         except Exception as problem:
             self._send_failure(frame.id, problem)
         finally:
-            running_function.reset(token)
+            _leave(token)
 
     def _send_failure(self, id: int, problem: Exception) -> None:
         self.wire.raised[id] = problem
@@ -198,14 +221,10 @@ class Attempt:
         await asyncio.gather(*left, return_exceptions=True)
 
 
-def _pack(value: Any, what: str) -> Any:
-    return msgspec.Raw(pack(value, what))
-
-
 def _functions_of(request: frames.Request) -> list[int]:
     """Return the functions of the handler that a request may execute."""
     match request:
-        case frames.StatePatch(function=number):
+        case frames.StatePatch(function=number) | frames.BlobPut(function=number):
             return [number]
         case frames.AwaitCall(call):
             calls: Sequence[frames.DurableCallFrame] = [call]

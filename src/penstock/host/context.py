@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ..context.blobs import SyncBlobView
 from ..context.context import Context
 from ..context.launch_requests import JobLaunch, RunLaunch
 from ..context.state import DONE, AlreadyDone, Key, StatePage, SyncStateView, join_key
@@ -17,7 +18,7 @@ from ..context.sync_context import BranchCalls, SyncContext, SyncWaits
 from ..core.argument_checks import check_count
 from ..core.clock import datetime_to_ms
 from ..core.durations import Duration
-from ..core.errors import BadArgument, ConcurrentDurableCall, ConfigError, ContextClosed
+from ..core.errors import BadArgument, ConcurrentDurableCall, ContextClosed
 from ..core.event_tags import check_event_tags
 from ..core.payload import pack, to_plain
 from ..core.retry import RetryOption, RetryPolicy
@@ -25,6 +26,7 @@ from ..core.text import shorten
 from ..durable.calls import check_run_arguments, require_name_and_function
 from ..ports import frames
 from ..ports.runner import Task
+from .blobs import HostBlobs, HostSyncBlobs, block_on
 from .calls import Attempt, HostCall, HostCalls, HostChildCalls, HostWaits, to_span
 
 
@@ -55,9 +57,7 @@ class HostChannel:
 
     @property
     def blobs(self) -> Any:
-        raise ConfigError(
-            'ctx.blob exists in handlers of the worker\'s own process, not with runner="process"; use it in another one'
-        )
+        return HostBlobs(self, self._attempt)
 
     def state_view(self, prefix: str) -> Any:
         return HostState(self, self._attempt, is_shared=prefix == "shared/")
@@ -200,15 +200,6 @@ class HostContext(Context):
         return await self._channel._attempt.ask(frames.Children(what))
 
 
-def block_on(call: Coroutine[Any, Any, Any]) -> Any:
-    """Return the value of a coroutine that blocks instead of yielding."""
-    try:
-        call.send(None)
-    except StopIteration as end:
-        return end.value
-    raise AssertionError("a call of a `def` handler yielded")
-
-
 class _HostSyncState(SyncStateView):
     def _wait(self, work: Any) -> Any:
         return block_on(work)
@@ -231,6 +222,10 @@ class HostSyncContext(SyncContext):
         self.state = _HostSyncState(inner.state, None)  # type: ignore[arg-type]
         self.shared = _HostSyncState(inner.shared, None)  # type: ignore[arg-type]
         self.awaited = inner.awaited
+
+    @property
+    def blob(self) -> SyncBlobView:
+        return HostSyncBlobs(self._inner.blob, None)  # type: ignore[arg-type]
 
     @require_name_and_function
     def run(

@@ -17,7 +17,7 @@ from ..core import errors
 from ..core.errors import AttemptCancelled, PayloadTooLarge, PenstockError, Suspension
 from ..durable.child_runs import ChildFailure
 from ..ports import frames
-from ..ports.frames import MAX_FRAME_BYTES, decode_worker_frame, encode_frame
+from ..ports.frames import decode_worker_frame, encode_frame, max_frame_bytes
 
 PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -29,7 +29,8 @@ class Wire:
     A handler that blocks, even the event loop, still gets answers, and the worker gets its stack.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, lifts_limits: bool = False) -> None:
+        self._max_bytes = max_frame_bytes(lifts_limits)
         self._socket = socket.socket(fileno=fd)
         os.set_inheritable(fd, False)
         self._lock = threading.Lock()
@@ -48,9 +49,9 @@ class Wire:
     def send(self, frame: frames.HandlerFrame) -> None:
         """Send a frame. Raise PayloadTooLarge if it is larger than a frame may be."""
         data = encode_frame(frame) + b"\n"
-        if len(data) > MAX_FRAME_BYTES:
+        if len(data) > self._max_bytes:
             raise PayloadTooLarge(
-                f"a {type(frame).__name__.lower()} frame has {len(data):,} bytes; the limit is {MAX_FRAME_BYTES:,}. "
+                f"a {type(frame).__name__.lower()} frame has {len(data):,} bytes; the limit is {self._max_bytes:,}. "
                 "Store large data elsewhere and pass a reference"
             )
         with self._lock:

@@ -17,6 +17,12 @@ class Frame(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 MAX_FRAME_BYTES = 1024 * 1024  # with its line break
+MAX_LARGE_FRAME_BYTES = 128 * 2**20  # if there is a blob store: values may be large
+
+
+def max_frame_bytes(lifts_limits: bool) -> int:
+    """Return how large a frame may be."""
+    return MAX_LARGE_FRAME_BYTES if lifts_limits else MAX_FRAME_BYTES
 
 
 # Notices
@@ -76,7 +82,13 @@ class Blocked(Frame, frozen=True, tag="blocked"):
     calls: list[int]
 
 
-Notice = Emit | Log | Progress | Partial | StateSet | StateDelete | Blocked
+class BlobClose(Frame, frozen=True, tag="blob.close"):
+    """The handler reads no further in a blob."""
+
+    read: int
+
+
+Notice = Emit | Log | Progress | Partial | StateSet | StateDelete | Blocked | BlobClose
 
 
 # Durable calls, as data
@@ -243,6 +255,47 @@ class StartRun(Frame, frozen=True, tag="start"):
     at_ms: int | None = None
 
 
+BLOB_PART_BYTES = 512 * 1024  # in one frame; it is in base64 there
+
+
+class BlobPut(Frame, frozen=True, tag="blob.put"):
+    """`ctx.blob.put`: the worker executes `function` for part after part, in base64, until it is null. The answer is
+    the blob."""
+
+    key: str
+    function: int
+    content_type: str | None = None
+
+
+class BlobRead(Frame, frozen=True, tag="blob.read"):
+    """`ctx.blob.get` and `stream`: the next part of a blob. Without `read`, the first one.
+
+    The answer is `{"read": …, "part": …}`, the part in base64, and null after the last one."""
+
+    key: str
+    read: int | None = None
+
+
+class BlobInfo(Frame, frozen=True, tag="blob.info"):
+    """The answer is the blob."""
+
+    key: str
+
+
+class BlobDelete(Frame, frozen=True, tag="blob.delete"):
+    """The answer is whether there was one."""
+
+    key: str
+
+
+class BlobUrl(Frame, frozen=True, tag="blob.url"):
+    """The answer is a URL that works until it expires."""
+
+    key: str
+    expires_ms: int | None = None
+    method: str = "GET"
+
+
 Request = (
     StateGet
     | StateList
@@ -256,6 +309,11 @@ Request = (
     | Children
     | EnqueueJob
     | StartRun
+    | BlobPut
+    | BlobRead
+    | BlobInfo
+    | BlobDelete
+    | BlobUrl
 )
 
 
@@ -338,6 +396,7 @@ HandlerFrame = (
     | StateSet
     | StateDelete
     | Blocked
+    | BlobClose
     | Call
     | Executed
     | Done

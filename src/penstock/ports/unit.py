@@ -133,6 +133,7 @@ class PublishedOptions(msgspec.Struct, frozen=True):
     jitter: bool = False
     keep_completed: KeepJobs | None = None
     keep_failed: KeepJobs | None = None
+    trace: str | None = None  # the `traceparent` of what sends it; our own jobs have it in their payload
 
 
 class NewJob(msgspec.Struct, frozen=True):

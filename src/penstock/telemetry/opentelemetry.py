@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from opentelemetry import context as otel_context
 from opentelemetry import metrics, trace
@@ -18,6 +18,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from .. import __version__
+from ..core.errors import ConfigError
+from ..core.text import shorten
 from ..core.trace_context import current_trace, is_traceparent
 from ..ports.unit import DELIVERIES
 from .instrumentation import (
@@ -32,6 +34,7 @@ from .instrumentation import (
     WaitChanged,
 )
 
+Durations = Literal["all", "sampled"]
 SYSTEM = "penstock"
 _ROOT = Context()
 _FAILED = ("failed", "retrying")
@@ -47,6 +50,7 @@ def read_trace(text: str) -> SpanContext:
     return SpanContext(int(text[3:35], 16), int(text[36:52], 16), True, TraceFlags(int(text[53:55], 16)))
 
 
+@lru_cache(256)  # the attempts of a trace that is not sampled all have the same text
 def parent_context(text: str | None) -> Context:
     """Return a context whose span is the one that a `traceparent` names; without one, a context without a span."""
     return trace.set_span_in_context(NonRecordingSpan(read_trace(text)), _ROOT) if text else _ROOT
@@ -177,7 +181,7 @@ class _UnsampledSpan:
 
 def is_sampled(text: str) -> bool:
     """Return whether the trace that a `traceparent` names is sampled."""
-    return bool(int(text[53:55], 16) & TraceFlags.SAMPLED)
+    return text[54] in "13579bdf"
 
 
 class OpenTelemetry:
@@ -186,18 +190,27 @@ class OpenTelemetry:
     Args:
         tracer_provider: Where spans go. Default: the global provider of your application.
         meter_provider: Where metrics go. Default: the global provider of your application.
+        durations: The attempts in `messaging.process.duration`: "all", or "sampled" for those of sampled traces. The
+            SDK needs more time for a duration than Penstock for all of its own counters.
     """
 
     def __init__(
         self,
         tracer_provider: trace.TracerProvider | None = None,
         meter_provider: metrics.MeterProvider | None = None,
+        *,
+        durations: Durations = "all",
     ) -> None:
+        if durations not in ("all", "sampled"):
+            raise ConfigError(f"durations must be 'all' or 'sampled', got {shorten(durations)}")
         self._tracer = trace.get_tracer("penstock", __version__, tracer_provider)
-        self._metrics = _Metrics(metrics.get_meter("penstock", __version__, meter_provider))
+        self._meter = metrics.get_meter("penstock", __version__, meter_provider)
+        self._count = _Metrics(self._meter, durations).counters.get
 
     def __call__(self, event: InstrumentationEvent) -> None:
-        self._metrics.count(event)
+        count = self._count(type(event))
+        if count is not None:
+            count(event)
 
     def produce(self, operation: str, destination: str) -> _Command:
         parent = otel_context.get_current()
@@ -299,9 +312,11 @@ class _Counts:
 class _Metrics:
     """The instruments. Those of the conventions have their names; the others begin with `penstock`."""
 
-    def __init__(self, meter: metrics.Meter) -> None:
+    def __init__(self, meter: metrics.Meter, durations: Durations) -> None:
+        self._durations = durations
         self._sent = _Counts(meter, "messaging.client.sent.messages", "{message}", "Jobs enqueued")
         self._consumed = _Counts(meter, "messaging.client.consumed.messages", "{message}", "Jobs claimed")
+        self._attempts = _Counts(meter, "penstock.attempts", "{attempt}", "Attempts that ended, by outcome")
         self._process = meter.create_histogram("messaging.process.duration", "s", "Duration of attempts")
         self._commit = meter.create_histogram("penstock.commit.duration", "s", "Duration of commits")
         self._units = _Counts(meter, "penstock.commit.units", "{unit}", "Units in commits")
@@ -309,30 +324,48 @@ class _Metrics:
         self._lost = _Counts(meter, "penstock.leases.lost", "{lease}", "Leases that workers lost")
         self._waits = _Counts(meter, "penstock.waits", "{wait}", "Waits that changed, by state")
         self._slots = _Counts(meter, "penstock.schedule.slots", "{slot}", "Slots of schedules that passed")
+        self.counters: dict[type, Callable[[Any], None]] = {
+            JobEnqueued: self._count_enqueued,
+            JobClaimed: self._count_claimed,
+            AttemptEnded: self._count_ended,
+            BatchCommitted: self._count_commit,
+            LeaseLost: self._count_lost,
+            WaitChanged: self._count_wait,
+            ScheduleSlot: self._count_slot,
+        }
 
-    def count(self, event: InstrumentationEvent) -> None:
-        match event:
-            case JobEnqueued():
-                self._sent.add(1, _labels(event.queue, "send"))
-            case JobClaimed():
-                self._consumed.add(1, _labels(event.queue, "receive"))
-            case AttemptEnded():
-                labels = dict(_labels(event.queue, "process"))
-                labels["penstock.outcome"] = event.outcome
-                if event.error is not None:
-                    labels["error.type"] = event.error
-                self._process.record(event.duration_ms / 1000, labels)
-            case BatchCommitted():
-                self._commit.record(event.duration_s)
-                self._units.add(event.units)
-                if event.refused:
-                    self._refused.add(event.refused)
-            case LeaseLost():
-                self._lost.add(1, (("messaging.destination.name", event.queue),))
-            case WaitChanged():
-                self._waits.add(1, (("penstock.wait.state", event.state),))
-            case ScheduleSlot():
-                self._slots.add(1, (("penstock.schedule", event.schedule), ("penstock.skipped", event.is_skipped)))
+    def _count_enqueued(self, event: JobEnqueued) -> None:
+        self._sent.add(1, _labels(event.queue, "send"))
+
+    def _count_claimed(self, event: JobClaimed) -> None:
+        self._consumed.add(1, _labels(event.queue, "receive"))
+
+    def _count_ended(self, event: AttemptEnded) -> None:
+        labels = _attempt_labels(event.queue, event.outcome, event.error)
+        self._attempts.add(1, labels)
+        if self._durations == "all" or (event.trace is not None and is_sampled(event.trace)):
+            self._process.record(event.duration_ms / 1000, dict(labels))
+
+    def _count_commit(self, event: BatchCommitted) -> None:
+        self._commit.record(event.duration_s)
+        self._units.add(event.units)
+        if event.refused:
+            self._refused.add(event.refused)
+
+    def _count_lost(self, event: LeaseLost) -> None:
+        self._lost.add(1, (("messaging.destination.name", event.queue),))
+
+    def _count_wait(self, event: WaitChanged) -> None:
+        self._waits.add(1, (("penstock.wait.state", event.state),))
+
+    def _count_slot(self, event: ScheduleSlot) -> None:
+        self._slots.add(1, (("penstock.schedule", event.schedule), ("penstock.skipped", event.is_skipped)))
+
+
+@lru_cache(1024)
+def _attempt_labels(queue: str, outcome: str, error: str | None) -> Labels:
+    found: Labels = (*_labels(queue, "process"), ("penstock.outcome", outcome))
+    return found if error is None else (*found, ("error.type", error))
 
 
 @lru_cache(1024)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..app.entities import Emission, Entities, EntitySummary
+from ..app.entities import EmittedEvent, Entities, EntitySummary
 from ..app.jobs import Jobs
 from ..app.runs import Runs
 from ..app.views import RunSummary, run_summary
@@ -85,7 +85,7 @@ class ClockedEntities(Entities):
         super().__init__(app)
         self._skip_until = clock.skip_until
 
-    async def result(self, emission: Emission, *, timeout: Duration | None = None) -> TransitionView:
+    async def result(self, emission: EmittedEvent, *, timeout: Duration | None = None) -> TransitionView:
         """Skip time until an event has been handled, and return what it did.
 
         Args:

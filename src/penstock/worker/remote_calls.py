@@ -19,6 +19,12 @@ from ..ports.frames import (
     AwaitAll,
     AwaitCall,
     AwaitFirst,
+    BlobClose,
+    BlobDelete,
+    BlobInfo,
+    BlobPut,
+    BlobRead,
+    BlobUrl,
     Blocked,
     CallRun,
     Children,
@@ -45,8 +51,11 @@ from ..ports.frames import (
     WaitTrigger,
 )
 from ..ports.runner import Execute
+from .remote_blobs import RemoteBlobs
 
 _MISSING = object()
+# Requests that are no durable calls: nothing else says that the handler is about to go on.
+_PLAIN = (StateGet, StateList, Children, BlobPut, BlobRead, BlobInfo, BlobDelete, BlobUrl)
 
 
 class RemoteCalls:
@@ -56,6 +65,7 @@ class RemoteCalls:
         self._ctx = ctx
         self._session = session
         self._triggers: dict[str, Trigger] = {}
+        self._blobs = RemoteBlobs(ctx)
 
     def post(self, frame: Notice) -> None:
         """Do what needs no answer."""
@@ -73,19 +83,25 @@ class RemoteCalls:
                 self._state(shared).set(key, value, ttl=_span(ttl_ms))
             case StateDelete(key, shared):
                 self._state(shared).delete(key)
+            case BlobClose(read):
+                self._blobs.close(read)
             case Blocked():
                 self._session.calls.branches.set_host_blocked(True)
 
     async def answer(self, request: Request, execute: Execute, site: str | None, is_branch: bool = False) -> Any:
         """Answer a request. While it is answered, and until the host says otherwise, other branches may go on."""
-        if not is_branch:
-            return await self._answer(request, execute, site)
         branches = self._session.calls.branches
-        branches.set_host_blocked(False)
+        if is_branch:
+            branches.set_host_blocked(False)
+        is_plain = isinstance(request, _PLAIN)
+        branches.active += is_plain
         try:
             return await self._answer(request, execute, site)
         finally:
-            branches.set_host_blocked(False)
+            if is_plain:
+                branches.finish_call()
+            if branches.host_is_blocked is not None:
+                branches.set_host_blocked(False)
 
     async def _answer(self, request: Request, execute: Execute, site: str | None) -> Any:
         ctx = self._ctx
@@ -125,6 +141,8 @@ class RemoteCalls:
                     correlation_id=correlation_id, tags=tags,
                 )  # fmt: skip
                 return str(id)
+            case BlobPut() | BlobRead() | BlobInfo() | BlobDelete() | BlobUrl():
+                return await self._blobs.answer(request, execute)
 
     async def _children(self, what: str) -> Any:
         if what == "values":

@@ -30,6 +30,36 @@ export interface State {
   ): Promise<Value>
 }
 
+/** What can be put: a text, bytes, a Blob, or chunks of them. */
+export type BlobContent =
+  | string | ArrayBuffer | ArrayBufferView | Blob | ReadableStream<Uint8Array>
+  | Iterable<string | Uint8Array> | AsyncIterable<string | Uint8Array>
+
+export interface BlobInfo {
+  key: string
+  size: number
+  contentType: string
+  /** In hex; missing if another program has put the blob. */
+  sha256?: string
+  modifiedAt?: string
+}
+
+/** Files and other large data, in the worker's blob store. */
+export interface Blobs {
+  /** Put a blob at once, and return it. What the key held before is replaced. */
+  put(key: string, data: BlobContent, options?: { contentType?: string }): Promise<BlobInfo>
+  /** Return a blob as bytes. In Node they are a Buffer. */
+  get(key: string): Promise<Uint8Array>
+  /** Yield a blob in parts. */
+  stream(key: string): AsyncIterable<Uint8Array>
+  /** Return size, type and hash of a blob. */
+  info(key: string): Promise<BlobInfo>
+  /** Delete a blob; return false if there was none. */
+  delete(key: string): Promise<boolean>
+  /** Return a URL that works without a token until it expires. */
+  url(key: string, options?: { expires?: Duration; method?: 'GET' | 'PUT' }): Promise<string>
+}
+
 export interface EventWait {
   kind?: string
   match?: Record<string, unknown>
@@ -115,6 +145,7 @@ export interface WorkerContext<Input = any> {
   readonly log: Logger
   readonly state: State
   readonly shared: State
+  readonly blob: Blobs
   readonly await: Waits
   readonly wait: Waits
 

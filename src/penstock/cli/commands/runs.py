@@ -21,6 +21,7 @@ from ...core.durations import format_ms
 from ...core.errors import RunError, UnknownFlow
 from ...core.near_match import did_you_mean
 from ...core.text import escape_line
+from ...entities.reducer import EntityView
 from ...flows.reducer import RunView
 from ...flows.run_record import PAUSED
 from ..errors import EXIT_FAILED, warn
@@ -302,6 +303,8 @@ async def _show(
         if is_server_url(common):
             return view, app.clock.now_ms(), [], children
         advice = await advise_run(app, id)
+        if isinstance(view, EntityView):
+            raise RunError(f"{id!r} is an entity; run `penstock entities show {view.urn}`")
         if not common.json:
             _mark_unclaimed(view, advice.unclaimed)
         return view, app.clock.now_ms(), advice.sentences, children

@@ -16,6 +16,7 @@ from ...core.ids import check_id, check_name, uuid7
 from ...core.payload import pack
 from ...core.retry import RetryOption, RetryPolicy
 from ...core.text import shorten
+from ...core.trace_context import current_trace, read_carrier
 from ...ports.bridge import BridgeHost
 from ...ports.store import FeedItem
 from ...ports.unit import NewJob, PublishedOptions, RateLimit, Unit
@@ -220,7 +221,8 @@ class BullMQ:
             keep_failed: The same for failed jobs.
         """
         body = pack(check_entity_data(data, queue), f"the data of a job of queue {queue!r}")
-        options = {"retry": retry, "keep_completed": keep_completed, "keep_failed": keep_failed}
+        options: dict[str, Any] = {"retry": retry, "keep_completed": keep_completed, "keep_failed": keep_failed}
+        options["trace"] = current_trace.get()
         added = await self._add(queue, job_name, body, id, self._due(delay, at), priority, options)
         log.info("job %s was added to queue %r (%s)", added, queue, data["urn"])
         return added
@@ -263,6 +265,7 @@ class BullMQ:
             policy.backoff.jitter,
             own.keep_completed if completed is None else read_keep(completed, "keep_completed"),
             own.keep_failed if failed is None else read_keep(failed, "keep_failed"),
+            options.get("trace"),
         )
 
     def _due(self, delay: Duration | None, at: datetime | None) -> int:
@@ -274,7 +277,8 @@ class BullMQ:
 
     async def _send_event(self, queue: str, item: FeedItem) -> None:
         body = pack(item.event.data, f"the data of event {item.event.id}")
-        await self._add(queue, item.event.kind, body, job_id_of(item), 0, 0, {})
+        options = {"trace": read_carrier(item.event.meta)}
+        await self._add(queue, item.event.kind, body, job_id_of(item), 0, 0, options)
 
     # Parts
 

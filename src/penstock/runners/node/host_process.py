@@ -13,13 +13,12 @@ import subprocess
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from ...core.errors import PayloadTooLarge, RunnerLost
 from ...ports.frames import (
-    MAX_FRAME_BYTES,
     Cancel,
     ErrorFrame,
     Frame,
@@ -27,6 +26,7 @@ from ...ports.frames import (
     Ready,
     Suspend,
     WorkerFrame,
+    max_frame_bytes,
 )
 from ..cpu_shares import lower_priority
 from ..guard import Guard
@@ -126,7 +126,9 @@ class HostProcess(asyncio.Protocol):
         mine, its = socket.socketpair()
         memory_mb = options.memory_mb
         flags = [*NODE_FLAGS, *([f"--max-old-space-size={memory_mb}"] if memory_mb else [])]
-        config = json.dumps({"stripper": node.stripper, "threads": options.threads, "memoryMb": memory_mb})
+        self._max_bytes = max_frame_bytes(options.lifts_limits)
+        limits = {"threads": options.threads, "memoryMb": memory_mb, "frameBytes": self._max_bytes}
+        config = json.dumps({"stripper": node.stripper, **limits})
         command = [node.path, *flags, str(HOST), "serve", str(its.fileno()), config]
         with its:
             self._process = subprocess.Popen(  # noqa: S603
@@ -208,8 +210,8 @@ class HostProcess(asyncio.Protocol):
     def send(self, number: int, frame: WorkerFrame | Evaluate) -> None:
         # A raw payload may have line breaks between its values; inside its strings they are escaped.
         line = _encode((number, frame)).replace(b"\n", b" ")
-        if len(line) > MAX_FRAME_BYTES:
-            raise PayloadTooLarge(f"a frame to Node of {len(line):,} bytes is larger than 1 MB")
+        if len(line) > self._max_bytes:
+            raise PayloadTooLarge(f"a frame to Node of {len(line):,} bytes is larger than {self._max_bytes:,} bytes")
         self._outgoing.append(line)
         if len(self._outgoing) == 1:
             self._loop.call_soon(self._flush)
@@ -232,7 +234,7 @@ class HostProcess(asyncio.Protocol):
         if not self.is_lost:
             log.warning(
                 "Node process %s did not stop a cancelled handler within %g s, because a handler blocks its event "
-                "loop; it is killed, and its other handlers are retried",
+                "loop; it is killed, and its other handlers fail and are retried if their policy allows it",
                 self.pid,
                 RELEASE_TIMEOUT_S,
             )
@@ -265,8 +267,7 @@ class HostProcess(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # that of uvloop is no subclass
         if self._outgoing:
             self._flush()
 
@@ -274,15 +275,15 @@ class HostProcess(asyncio.Protocol):
         received = self._received
         received += data
         if b"\n" not in data:
-            if len(received) > MAX_FRAME_BYTES:
-                self._refuse(ValueError(f"a frame is larger than {MAX_FRAME_BYTES:,} bytes"))
+            if len(received) > self._max_bytes:
+                self._refuse(ValueError(f"a frame is larger than {self._max_bytes:,} bytes"))
             return
         lines = bytes(received).split(b"\n")
         self._received = bytearray(lines.pop())
         for line in lines:
             try:
-                if len(line) > MAX_FRAME_BYTES:
-                    raise ValueError(f"a frame is larger than {MAX_FRAME_BYTES:,} bytes")
+                if len(line) > self._max_bytes:
+                    raise ValueError(f"a frame is larger than {self._max_bytes:,} bytes")
                 number, frame = _decode(line)
             except ValueError as problem:  # also what msgspec raises
                 self._refuse(problem)

@@ -33,12 +33,14 @@ class HostOptions:
     node: str = ""  # a path; empty: the one on PATH, or in the wheel
     memory_mb: int = 0  # of the heap of a host, and of each thread; 0: Node's own limit
     threads: int = 0  # for handlers that do not choose themselves; 0: they share the main thread
+    lifts_limits: bool = False  # there is a blob store: values may be large
     cpu_shares: int = NORMAL_SHARES
 
     @classmethod
     def read(cls, settings: Settings) -> HostOptions:
         """Read them from the settings of an App."""
-        return cls(settings.node, settings.node_memory, settings.node_threads, settings.cpu_shares)
+        lifts = bool(settings.blob_url and settings.blob_threshold)
+        return cls(settings.node, settings.node_memory, settings.node_threads, lifts, settings.cpu_shares)
 
 
 @dataclass(frozen=True)

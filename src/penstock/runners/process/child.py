@@ -22,7 +22,6 @@ import msgspec
 from ...core.errors import RunnerLost
 from ...core.worker_folders import search_path
 from ...ports.frames import (
-    MAX_FRAME_BYTES,
     Cancel,
     Done,
     Failed,
@@ -35,6 +34,7 @@ from ...ports.frames import (
     WorkerFrame,
     decode_handler_frame,
     encode_frame,
+    max_frame_bytes,
 )
 from ...ports.runner import Channel, HandlerState, Task
 from ..cpu_shares import lower_priority
@@ -174,7 +174,8 @@ class Child:
     # Frames and output
 
     async def _read(self) -> None:
-        reader, self._writer = await asyncio.open_unix_connection(sock=self._ours, limit=MAX_FRAME_BYTES)
+        limit = max_frame_bytes(self._options.lifts_limits)
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._ours, limit=limit)
         try:
             while True:
                 line = await reader.readline()

@@ -11,7 +11,7 @@ import msgspec
 
 from ...core.errors import BlobUnavailable, StoreUnavailable
 from ...core.events import Event
-from ...core.references import find_references, read_reference
+from ...core.references import MARK, find_references, read_reference
 from ...ports.blobs import ObjectStore
 from ...ports.store import ChildRow, FeedItem, JobRow, RunRow, Store
 from ...ports.unit import (
@@ -21,11 +21,13 @@ from ...ports.unit import (
     ClaimBatch,
     ClaimRequest,
     CommitReply,
+    Committed,
     Conflict,
     Receipt,
     Refused,
     Unit,
 )
+from .parts import Plan
 from .units import FENCES, find_large_values, has_large_values, replace_values
 from .values import Values
 
@@ -33,6 +35,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 MAX_TRIES = 5
 NEVER = 2**62
 UPLOAD_WAIT_S = 0.25
+_Upload = tuple[Plan, asyncio.Task[dict[str, str]]]  # what is stored, and the names of the objects
 
 
 def offload(store: Store, objects: ObjectStore, threshold: int) -> Store:
@@ -61,7 +64,7 @@ class _Offloading:
         self._objects = objects
         self._threshold = threshold or NEVER
         self._opened: Values | None = None
-        self._uploads: dict[str, asyncio.Task[dict[str, str]]] = {}  # of units that are committed again later
+        self._uploads: dict[str, _Upload] = {}  # of units that are committed later
 
     @property
     def _values(self) -> Values:
@@ -74,19 +77,25 @@ class _Offloading:
         return self._threshold < NEVER
 
     async def close(self) -> None:
-        for upload in self._uploads.values():
+        for _, upload in self._uploads.values():
             upload.cancel()
         await self._inner.close()
 
     # Writing
 
     async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
-        prepared = await asyncio.gather(*map(self._prepare, units))
+        prepared: list[Unit | Refused] = list(units)
+        large = [n for n, unit in enumerate(units) if has_large_values(unit, self._threshold)]
+        if large:
+            for n, one in zip(large, await asyncio.gather(*(self._prepare(units[n]) for n in large)), strict=True):
+                prepared[n] = one
         ready = [one for one in prepared if isinstance(one, Unit)]
         if ready or request is None:
             reply = await self._inner.commit(ready, request)
         else:
             reply = CommitReply([], await self._inner.claim(request), self._inner.clock.now_ms())
+        if len(ready) == len(units) and all(isinstance(one, Committed) for one in reply.receipts):
+            return reply
         answers = iter(reply.receipts)
         receipts: list[Receipt] = []
         for unit, one in zip(units, prepared, strict=True):
@@ -104,19 +113,28 @@ class _Offloading:
         """Upload the large values of a unit and return it with references. If that fails, only this unit is refused."""
         if not has_large_values(unit, self._threshold):
             return unit
-        found = find_large_values(unit, self._threshold)
-        upload = self._uploads.pop(unit.id, None) or asyncio.create_task(self._values.upload(found))
+        found, seen = find_large_values(unit, self._threshold), self._values.seen
+        started = self._uploads.pop(unit.id, None)
+        plan, upload = started if started is not None else self._start_upload(seen.plan(found))
         # The other units of this commit do not wait long: the unit is committed again when its values are there.
         if not (await asyncio.wait((upload,), timeout=UPLOAD_WAIT_S))[0]:
-            self._uploads[unit.id] = upload
+            self._uploads[unit.id] = plan, upload
             return Refused(UPLOADING, "the large values of this unit are not uploaded yet")
         try:
             names = await upload
         except StoreUnavailable as problem:
             return Refused(UNSTORED, str(problem))
-        if any(one.digest not in names for one in found):  # it was built again, with other values
+        if any(one.digest not in plan.digests for one in found):  # it was built again, with other values
             return await self._prepare(unit)
-        return replace_values(unit, self._threshold, names, found, self._inner.clock.now_ms())
+        seen.add(plan.seen)
+        objects: dict[str, set[str]] = {}
+        for one in found:
+            for digest in plan.digests[one.digest]:
+                objects.setdefault(names[digest], set()).update(one.owners)
+        return replace_values(unit, self._threshold, plan.name(names), objects, self._inner.clock.now_ms())
+
+    def _start_upload(self, plan: Plan) -> _Upload:
+        return plan, asyncio.create_task(self._values.upload(plan.objects))
 
     async def _answer(self, unit: Unit, receipt: Receipt) -> Receipt:
         """Return the receipt of a unit. One that was refused by a fence is committed again, with another name."""
@@ -136,6 +154,8 @@ class _Offloading:
 
     async def load_claim(self, claim: Claim) -> Claim:
         """Return a claim with its values. Raise BlobUnavailable if one cannot be read."""
+        if not (MARK in claim.payload or MARK in (claim.record or b"") or any(MARK in v for v in claim.memos.values())):
+            return claim
         record = await self._fill(claim.record) if claim.record is not None else None
         memos = {name: await self._fill(value) for name, value in claim.memos.items()}
         loaded = msgspec.structs.replace(claim, payload=await self._fill(claim.payload), record=record, memos=memos)
@@ -201,7 +221,7 @@ class _Offloading:
 
     async def _fill_events(self, events: Iterable[Event]) -> list[Event]:
         events = list(events)
-        names = {name for event in events if (name := read_reference(event.data)) is not None}
+        names = {name for event in events for name in read_reference(event.data)}
         if not names:
             return events
         values = await self._values.read(names)
@@ -209,7 +229,7 @@ class _Offloading:
 
 
 def _fill_event(event: Event, values: dict[str, bytes]) -> Event:
-    name = read_reference(event.data)
-    if name is None or name not in values:
+    names = read_reference(event.data)
+    if not names or any(name not in values for name in names):
         return event
-    return msgspec.structs.replace(event, data=msgspec.json.decode(values[name]))
+    return msgspec.structs.replace(event, data=msgspec.json.decode(b"".join(values[name] for name in names)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -53,8 +53,12 @@ def find_large_values(unit: Unit, threshold: int) -> list[LargeValue]:
     return [LargeValue(_digest(data), data, owners) for data, owners in _values(unit, threshold)]
 
 
-def replace_values(unit: Unit, threshold: int, names: Mapping[str, str], found: list[LargeValue], now: int) -> Unit:
-    """Return the unit with references. `names` has the name of each value by its digest.
+Names = Mapping[str, Sequence[str]]
+"""The names of the objects of each value, by its digest."""
+
+
+def replace_values(unit: Unit, threshold: int, names: Names, objects: Mapping[str, Iterable[str]], now: int) -> Unit:
+    """Return the unit with references. `objects` has the owners of each object by its name.
 
     The same commit writes who refers to each value, and is refused if the value is being deleted."""
 
@@ -73,14 +77,14 @@ def replace_values(unit: Unit, threshold: int, names: Mapping[str, str], found: 
         jobs=[_replace_job(job, threshold, names) for job in unit.jobs],
         memos=[msgspec.structs.replace(memo, value=put(memo.value)) for memo in unit.memos],
         events=[_replace_event(event, threshold, names) for event in unit.events],
-        state=[*unit.state, *_write_references(names, found, now)],
+        state=[*unit.state, *_write_references(objects, now)],
     )
 
 
-def _write_references(names: Mapping[str, str], found: list[LargeValue], now: int) -> list[StateWrite]:
-    keys = {f"{REFERENCES}{names[one.digest]}/{owner}": None for one in found for owner in one.owners}
-    fences = {f"{FENCES}{names[one.digest]}": None for one in found}
-    return [StateWrite(key, None, expect=0) for key in fences] + [StateWrite(key, b"%d" % now) for key in keys]
+def _write_references(objects: Mapping[str, Iterable[str]], now: int) -> list[StateWrite]:
+    keys = [f"{REFERENCES}{name}/{owner}" for name, owners in objects.items() for owner in owners]
+    fences = [StateWrite(f"{FENCES}{name}", None, expect=0) for name in objects]
+    return fences + [StateWrite(key, b"%d" % now) for key in keys]
 
 
 def _values(unit: Unit, threshold: int) -> Iterator[tuple[bytes, tuple[str, ...]]]:
@@ -126,19 +130,19 @@ def _is_entity(run: RunWrite | None) -> bool:
     return run is not None and run.kind == ENTITY
 
 
-def _replace_job(job: NewJob, threshold: int, names: Mapping[str, str]) -> NewJob:
+def _replace_job(job: NewJob, threshold: int, names: Names) -> NewJob:
     payload = make_reference(names[_digest(job.payload)]) if len(job.payload) > threshold else job.payload
     added = _replace_event(job.added, threshold, names) if job.added is not None else None
     return msgspec.structs.replace(job, payload=payload, added=added)
 
 
-def _replace_event(event: NewEvent, threshold: int, names: Mapping[str, str]) -> NewEvent:
+def _replace_event(event: NewEvent, threshold: int, names: Names) -> NewEvent:
     body, original = (_replace_body(one, threshold, names) for one in (event.body, event.original))
     assert body is not None
     return msgspec.structs.replace(event, body=body, original=original)
 
 
-def _replace_body(body: bytes | None, threshold: int, names: Mapping[str, str]) -> bytes | None:
+def _replace_body(body: bytes | None, threshold: int, names: Names) -> bytes | None:
     if body is None or (data := _large_data(body, threshold)) is None:
         return body
     start = body.index(data, body.index(b'"data":'))

@@ -13,6 +13,7 @@ from ...core.errors import BlobCorrupt, BlobUnavailable
 from ...core.references import REFERENCES, fill_references, find_references
 from ...ports.blobs import ObjectStore
 from ...ports.store import State
+from .parts import MIN_PART_BYTES, SeenParts
 from .units import FENCES, LargeValue
 
 VALUES = "values/"
@@ -37,9 +38,10 @@ class Values:
         self._cache: OrderedDict[str, bytes] = OrderedDict()
         self._cached_bytes = 0
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self.seen = SeenParts()
 
     async def upload(self, values: Iterable[LargeValue]) -> dict[str, str]:
-        """Make sure that each value is in the blob store, and return its name by its digest."""
+        """Make sure that each object is in the blob store, and return its name by its digest."""
         wanted = {one.digest: one.data for one in values}
         names = await asyncio.gather(*(self._upload(digest, data) for digest, data in wanted.items()))
         return dict(zip(wanted, names, strict=True))
@@ -99,6 +101,9 @@ class Values:
         if hashlib.sha256(data).hexdigest() != name[:64]:
             raise BlobCorrupt(f"the stored value {name[:12]}… is damaged: its hash is another one")
         self._remember(name, data)
+        self.seen.add([name[:64]])
+        if len(data) > 2 * MIN_PART_BYTES:
+            self.seen.add_value(data)
         return data
 
     def _remember(self, name: str, data: bytes) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ...core.trace_context import HEADER
 from ...ports.unit import KeepJobs, NewJob, PublishedOptions
 from .resp import Part
 
@@ -50,12 +51,16 @@ def unescape_id(id: bytes) -> str:
 def bullmq_options(job: NewJob) -> Part:
     """Return the options as JSON, without the job's id."""
     if job.dedupe is None:
-        return b"" if job.published is None else _encoded(job.published)
+        return b"" if job.published is None else _encode_published(job.published)
     found = {} if job.published is None else _to_dict(job.published)
     found["de"] = {"id": job.dedupe.key}
     if job.dedupe.ttl_ms is not None:
         found["de"]["ttl"] = job.dedupe.ttl_ms
     return _encode(found)
+
+
+def _encode_published(options: PublishedOptions) -> bytes:
+    return _encoded(options) if options.trace is None else _encode(_to_dict(options))
 
 
 @lru_cache(256)  # all jobs of a handler have the same
@@ -72,6 +77,8 @@ def _to_dict(options: PublishedOptions) -> dict[str, Any]:
     for name, keep in (("removeOnComplete", options.keep_completed), ("removeOnFail", options.keep_failed)):
         if keep is not None:
             found[name] = _removal(keep)
+    if options.trace is not None:  # as the telemetry of BullMQ writes it
+        found["tm"] = _encode({HEADER: options.trace}).decode()
     return found
 
 

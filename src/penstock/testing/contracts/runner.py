@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
@@ -27,6 +27,7 @@ from ...jobs.job_trees import Node
 from ...ports.runner import Runner
 from ..test_app import TestApp
 from ..until import until
+from .runner_blobs import RunnerBlobs
 from .runner_edges import RunnerEdges
 
 HOUR_MS = 3_600_000
@@ -58,11 +59,12 @@ class Trace:
         return self._file.read_text()
 
 
-class RunnerContract(RunnerEdges, ABC):
+class RunnerContract(RunnerEdges, RunnerBlobs, ABC):
     """Flows and jobs must not notice where their handlers run."""
 
     pytestmark = pytest.mark.asyncio(loop_scope="class")
     is_async = True
+    BLOBS: ClassVar[Any] = {"blob_url": "memory:", "blob_threshold": 0}  # the limits of values stay
 
     @abstractmethod
     def make_runner(self, concurrency: int) -> Runner:
@@ -78,11 +80,12 @@ class RunnerContract(RunnerEdges, ABC):
         """The functions to run; a runner of another language overrides this, or `app`."""
         kind = "handlers" if cls.is_async else "sync_handlers"
         folder = tmp_path_factory.mktemp("handlers")
-        return [*load_handlers(f"runner_{kind}", folder), *load_handlers(f"runner_edge_{kind}", folder)]
+        return [one for part in ("", "edge_", "blob_") for one in load_handlers(f"runner_{part}{kind}", folder)]
 
     @pytest_asyncio.fixture(loop_scope="class")
     async def app(self, handlers: list[Callable[..., Any]]) -> AsyncIterator[TestApp]:
-        async with TestApp(self.make_url(), handlers=handlers, runner=self.make_runner, grace="100ms") as app:
+        options: Any = {"runner": self.make_runner, "grace": "100ms", **self.BLOBS}
+        async with TestApp(self.make_url(), handlers=handlers, **options) as app:
             yield app
 
     @pytest.fixture

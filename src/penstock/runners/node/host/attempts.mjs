@@ -5,20 +5,21 @@ import { configOf, exportsOf, handlerOf, load } from './modules.mjs'
 import { NODE_OUTCOME, Permanent, Retry } from './penstock.mjs'
 import { toError, toJson } from './values.mjs'
 
-const MAX_FRAME_BYTES = 1024 * 1024
 const attempts = new Map()
 let write
+let maxBytes
 
-/** Send frames with this function, which gets lines of JSON. */
-export function open(writeLine) {
+/** Send frames of at most `frameBytes` with this function, which gets lines of JSON. */
+export function open(writeLine, frameBytes = 2 ** 20) {
   write = writeLine
+  maxBytes = frameBytes
 }
 
 /** Send a frame. */
 export function send(number, frame) {
   const line = toJson([number, frame])
-  if (line.length > MAX_FRAME_BYTES / 4 && Buffer.byteLength(line) > MAX_FRAME_BYTES) {
-    throw Object.assign(new Error(`a ${frame.type} frame of ${Buffer.byteLength(line)} bytes is larger than 1 MB; store the data elsewhere and pass a reference`), { name: 'PayloadTooLarge' })
+  if (line.length > maxBytes / 4 && Buffer.byteLength(line) > maxBytes) {
+    throw Object.assign(new Error(`a ${frame.type} frame of ${Buffer.byteLength(line)} bytes is larger than ${maxBytes / 2 ** 20} MB; store the data elsewhere and pass a reference`), { name: 'PayloadTooLarge' })
   }
   write(line, number, frame.type)
 }

@@ -1,5 +1,6 @@
 // `ctx`: what a handler may do. Notices are sent at once, calls wait for the worker's answer.
 
+import { Blobs } from './blobs.mjs'
 import { AttemptCancelled, CallError } from './penstock.mjs'
 import { show, toMs } from './values.mjs'
 
@@ -312,6 +313,7 @@ export function makeContext(run, task, input) {
     log: logger,
     state: new State(run, false),
     shared: new State(run, true),
+    blob: new Blobs(run),
     await: waits,
     wait: waits,
 

@@ -40,14 +40,15 @@ function flush() {
   socket.write(`${lines.join('\n')}\n`)
 }
 
-open(write)
+open(write, options.frameBytes)
 const threads = new Threads(options, write, send)
 
-let rest = ''
+let rest = []  // of a line that has not ended
 socket.setEncoding('utf8')
 socket.on('data', (text) => {
-  const lines = (rest + text).split('\n')
-  rest = lines.pop()
+  if (!text.includes('\n')) return void rest.push(text)
+  const lines = (rest.join('') + text).split('\n')
+  rest = [lines.pop()]
   for (const line of lines) {
     const [number, frame] = JSON.parse(line)
     if (!threads.take(number, frame)) take(number, frame)

@@ -8,6 +8,6 @@ import { keepErrorOptions } from './values.mjs'
 
 keepErrorOptions()
 install(workerData.stripper)
-open((line, number, type) => parentPort.postMessage([line, number, type]))
+open((line, number, type) => parentPort.postMessage([line, number, type]), workerData.frameBytes)
 parentPort.on('message', ([number, frame]) => take(number, frame))
 process.on('unhandledRejection', (problem) => console.error('penstock: unhandled rejection in a worker file:', problem))

@@ -41,9 +41,9 @@ export class Threads {
   }
 
   #start() {
-    const { stripper, memoryMb } = this.#options
+    const { stripper, memoryMb, frameBytes } = this.#options
     const worker = new Worker(new URL('./thread.mjs', import.meta.url), {
-      workerData: { stripper },
+      workerData: { stripper, frameBytes },
       ...(memoryMb && { resourceLimits: { maxOldGenerationSizeMb: memoryMb } }),
     })
     const thread = { worker, numbers: new Set(), stopping: new Map(), problem: null }

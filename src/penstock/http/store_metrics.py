@@ -1,6 +1,6 @@
 """What the store holds, as gauges in the text format of Prometheus.
 
-They are read anew for each scrape and written as text: objects of a metrics library would take most of the time."""
+They are read again for each scrape and written as text: objects of a metrics library would take most of the time."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock import Context
 from penstock.core.errors import RunFailed
 from penstock.dags import DagBuilder, Fail
 from penstock.dags import node as executor
@@ -131,3 +132,68 @@ async def test_pause_resume_and_cancel_reach_the_whole_tree(app: Any) -> None:
         assert await a.runs.cancel("r2")
         await until(lambda: statuses("r2", "cancelled"))
         assert not await a.runs.cancel("r2")
+
+
+async def test_a_retried_node_starts_a_new_child(app: Any) -> None:
+    seen = list[str]()
+
+    @executor("work")
+    async def work(ctx: Context) -> Any:
+        seen.append(ctx.run_id)
+        return Fail("not yet", retry=False) if len(seen) < 3 else "done"
+
+    async with app(work) as a, a.workers.background():
+        await a.dags.register(single("leaf", "work"))
+        await a.dags.register(call("root", "leaf"))
+        run = await a.dags.start("root", key="r1")
+        for _ in range(2):
+            with pytest.raises(RunFailed, match="not yet"):
+                await run.result(timeout=20)
+            await a.dags.retry("r1")
+        assert await run.result(timeout=20) == "done"
+        assert len(set(seen)) == 3
+
+
+async def test_a_retried_node_takes_the_result_of_a_child_that_was_repaired(app: Any) -> None:
+    seen = list[str]()
+
+    @executor("work")
+    async def work(ctx: Context) -> Any:
+        seen.append(ctx.run_id)
+        return Fail("not yet", retry=False) if ctx.n == 1 else "repaired"
+
+    async with app(work) as a, a.workers.background():
+        await a.dags.register(single("leaf", "work"))
+        await a.dags.register(call("root", "leaf"))
+        run = await a.dags.start("root", key="r1")
+        with pytest.raises(RunFailed):
+            await run.result(timeout=20)
+        (child,) = await a.runs.children("r1")
+        await a.dags.retry(child.id)
+        assert await a.runs.result(child.id, timeout=20) == "repaired"
+        await a.dags.retry("r1")
+        assert await run.result(timeout=20) == "repaired"
+        assert seen == [child.id] * 2
+
+
+@pytest.mark.parametrize("concurrency", [None, 1])
+async def test_a_retried_map_runs_the_failed_items_again(memory: Any, concurrency: int | None) -> None:
+    seen, is_broken = list[int](), [True]
+
+    @executor("work")
+    async def work(input: Any) -> Any:
+        seen.append(input)
+        return Fail("not yet", retry=False) if input == 2 and is_broken[0] else input * 10
+
+    async with memory(work) as a, a.workers.background():
+        await a.dags.register(single("leaf", "work"))
+        config = {"workflowId": "leaf", "items": [1, 2, 3], "concurrency": concurrency}
+        await a.dags.register(single("root", "map", config))
+        run = await a.dags.start("root", key="r1")
+        for is_last in (False, True):
+            with pytest.raises(RunFailed, match="not yet"):
+                await run.result(timeout=20)
+            is_broken[0] = not is_last
+            await a.dags.retry("r1")
+        assert await run.result(timeout=20) == [10, 20, 30]
+        assert sorted(seen) == [1, 2, 2, 2, 3]

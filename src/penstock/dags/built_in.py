@@ -13,9 +13,9 @@ from ..core.durations import Duration, to_ms
 from ..core.errors import BadDuration, Permanent
 from ..core.retry import RetryPolicy
 from ..core.text import shorten
-from ..durable.child_runs import ChildFailure
 from ..handlers.nodes import MARKER, Next, NodeHandler
 from ..ports.unit import DELIVERIES
+from .child_nodes import map_items, sub_workflow
 from .definition import Node
 from .http_node import AddressGuard, HttpConfig, send_request
 
@@ -123,42 +123,6 @@ async def transform(config: Any) -> Any:
     return config.output
 
 
-async def sub_workflow(input: Any, config: Any, ctx: Context) -> Any:
-    """Run a dag or a flow as a child run, wait for it, and return its result."""
-    child = map_fields(input, config.input_mapping)
-    result = await ctx.call(config.workflow_id, child)
-    return map_fields(result, config.output_mapping)
-
-
-async def map_items(config: Any, ctx: Context) -> list[Any]:
-    """Run a dag or a flow for each item, and return the results in the order of the items."""
-    if config.workflow_id is None:
-        raise Permanent("a map node needs workflowId or executor in its config")
-    if config.concurrency is None or config.concurrency >= len(config.items):
-        found = await ctx.call_many(config.workflow_id, config.items, on_failure="return")
-        return [_show_failure(one, n, config) for n, one in enumerate(found)]
-    results: list[Any] = [None] * len(config.items)
-    left = iter(enumerate(config.items))
-
-    async def take_items() -> None:
-        # Each of these tasks takes the next item when its run ends: a slow item holds up no other. A call is known by
-        # its item, not by its task: when the node resumes, the items that have ended may be taken by another one.
-        for n, item in left:
-            one = await ctx.call(config.workflow_id, item, name=f"item-{n}", on_failure="return")
-            results[n] = _show_failure(one, n, config)
-
-    await asyncio.gather(*(take_items() for _ in range(config.concurrency)))
-    return results
-
-
-def _show_failure(result: Any, n: int, config: Any) -> Any:
-    if not isinstance(result, ChildFailure):
-        return result
-    if not config.continue_on_fail:
-        raise Permanent(f"item {n}: run {result.run!r} {result.status}: {result.error}")
-    return {"error": {"error": result.error, "name": "ChildFailed", "code": result.code or "child_failed"}}
-
-
 async def wait(config: Any, ctx: Context) -> Any:
     """Wait for an event or for a webhook, and return its data."""
     if (config.event is None) == (config.webhook is None):
@@ -168,21 +132,6 @@ async def wait(config: Any, ctx: Context) -> Any:
         return await trigger.wait()
     event = await ctx.wait.event(config.event, match=config.match, timeout=config.timeout)
     return event.data
-
-
-def map_fields(value: Any, mapping: Mapping[str, str] | None) -> Any:
-    """Return `{target: value at the dotted path}`; a path without a value adds nothing. None maps nothing."""
-    if mapping is None:
-        return value
-    found = {}
-    for target, path in mapping.items():
-        at, is_found = value, True
-        for part in path.split("."):
-            is_found = is_found and isinstance(at, Mapping) and part in at
-            at = at[part] if is_found else None
-        if is_found:
-            found[target] = at
-    return found
 
 
 def _built_in(type: str, fn: Any, config: Any) -> NodeHandler:

@@ -132,6 +132,10 @@ class ChildCallSession(WaitSession, Protocol):
         """Return how the children of a call ended, in order."""
         ...
 
+    async def read_outcome(self, run: str) -> ChildOutcome | None:
+        """Return how a child has ended by now; None if it is gone or open."""
+        ...
+
 
 class ChildCall(RecordedWait[T]):
     """One child run, or many with one wait for all of them."""

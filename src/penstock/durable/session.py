@@ -338,6 +338,11 @@ class DurableSession:
         assert self._work.launcher is not None
         return await self._work.launcher.read_outcomes(self.run, call, prefix, count)
 
+    async def read_outcome(self, run: str) -> ChildOutcome | None:
+        """Return how a child has ended by now; None if it is gone or open."""
+        assert self._work.launcher is not None
+        return await self._work.launcher.read_outcome(run)
+
     def look_back_job(self, wait: str, since: str | None = None) -> NewJob:
         payload = {"wait": wait} if since is None else {"wait": wait, "since": since}
         return NewJob(f"look.{self._unit_id()}", DELIVERIES, LOOK_BACK, pack(payload))

@@ -143,6 +143,10 @@ class Launcher:
         """Return how the children of a call ended, in order."""
         return await self._children.read_outcomes(run, call, prefix, count)
 
+    async def read_outcome(self, run: str) -> ChildOutcome | None:
+        """Return how a child has ended by now; None if it is gone or open."""
+        return await self._children.read_outcome(run)
+
     def _build_run(self, launch: RunLaunch, work: Work, index: int) -> Launch:
         runtime = self._runtime
         flow = self._find_definition(launch.flow)

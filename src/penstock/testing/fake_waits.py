@@ -148,6 +148,10 @@ class FakeDurableSession:
     async def read_outcomes(self, call: str, prefix: str, count: int) -> list[ChildOutcome]:
         return self._outcomes[call]
 
+    async def read_outcome(self, run: str) -> ChildOutcome | None:
+        """Return None: no child is retried."""
+        return None
+
     @property
     def now_ms(self) -> int:
         return self.clock.now_ms()

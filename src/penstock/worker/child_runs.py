@@ -214,6 +214,11 @@ class ChildRuns:
             for id in (child_id(prefix, n) for n in range(count))
         ]
 
+    async def read_outcome(self, run: str) -> ChildOutcome | None:
+        """Return how a child is now; None if it is gone or open."""
+        row = await self._store.run(run)
+        return await self._outcome(row) if row is not None and row.closed else None
+
     async def _outcome(self, row: RunRow) -> ChildOutcome:
         engines = self._engines()
         try:

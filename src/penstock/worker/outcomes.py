@@ -132,6 +132,10 @@ class Launcher(Protocol):
         """Return how the children of a call ended, in order."""
         ...
 
+    async def read_outcome(self, run: str) -> ChildOutcome | None:
+        """Return how a child has ended by now; None if it is gone or open."""
+        ...
+
 
 class AttemptOutput(msgspec.Struct):
     """What the attempt logged and reported and is not written yet, and how long it ran."""

@@ -197,3 +197,6 @@ async def test_a_retried_map_runs_the_failed_items_again(memory: Any, concurrenc
             await a.dags.retry("r1")
         assert await run.result(timeout=20) == [10, 20, 30]
         assert sorted(seen) == [1, 2, 2, 2, 3]
+        view = await a.runs.get("r1")
+        assert list(view.steps) == ["a"]
+        assert (view.status, view.steps["a"].status) == ("completed", "completed")

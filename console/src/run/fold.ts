@@ -95,7 +95,10 @@ export class Fold {
 
   #row(event: EventRecord): Row {
     const step = event.step ?? ''
-    const n = event.kind.startsWith('node.') ? 1 : Number(event.meta?.n ?? 1)
+    // A node has one instance: a retried one continues it, also with its calls and waits.
+    const named = Number(event.meta?.n ?? 1)
+    const isNode = event.kind.startsWith('node.') || (event.kind !== 'step.started' && this.rows.has(step) && !this.rows.has(`${step}#${named}`))
+    const n = isNode ? 1 : named
     const key = n === 1 ? step : `${step}#${n}`
     let row = this.rows.get(key)
     if (!row) this.rows.set(key, (row = { key, step, n, segments: [], calls: new Map(), attempts: new Map(), outputs: new Map(), children: new Map(), before: 0, redrives: 0 }))

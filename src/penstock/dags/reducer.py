@@ -25,17 +25,22 @@ def reduce_dag(events: Iterable[Event]) -> RunView:
 def apply_dag(view: RunView, event: Event) -> None:
     """Apply one more event to a view."""
     if not event.kind.startswith(PREFIX):
-        apply_flow(view, event)
+        apply_flow(view, _drop_number(event) if event.kind.startswith(("call.", "step.")) else event)
         return
     what = event.kind.removeprefix(PREFIX)
     if what in _SAME:
-        # A node has one instance: a retried one continues it.
-        meta = {key: value for key, value in (event.meta or {}).items() if key != "n"}
-        apply_flow(view, msgspec.structs.replace(event, kind=f"step.{what}", meta=meta))
+        apply_flow(view, msgspec.structs.replace(_drop_number(event), kind=f"step.{what}"))
         return
     view.last_event = event.id
     if what == "skipped":
         _skip(view, event)
+
+
+def _drop_number(event: Event) -> Event:
+    """Return the event without its number of the instance: a node has one, and a retried one continues it."""
+    if not event.meta or "n" not in event.meta:
+        return event
+    return msgspec.structs.replace(event, meta={key: value for key, value in event.meta.items() if key != "n"})
 
 
 def _skip(view: RunView, event: Event) -> None:

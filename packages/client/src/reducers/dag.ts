@@ -18,13 +18,12 @@ export function reduceDagState(events: Iterable<EventRecord>): FlowState {
 /** Apply one more event to a state. Events of flows fold as in `applyFlow`. */
 export function applyDag(state: FlowState, event: EventRecord): void {
   if (!event.kind.startsWith(PREFIX)) {
-    applyFlow(state, event)
+    applyFlow(state, isOfRetriedNode(state, event) ? dropNumber(event) : event)
     return
   }
   const what = event.kind.slice(PREFIX.length)
   if (SAME.has(what)) {
-    const { n: _n, ...meta } = valuesOf(event.meta) // a node has one instance: a retried one continues it
-    applyFlow(state, { ...event, kind: `step.${what}`, meta })
+    applyFlow(state, { ...dropNumber(event), kind: `step.${what}` })
     return
   }
   state.lastEvent = event.id
@@ -32,4 +31,18 @@ export function applyDag(state: FlowState, event: EventRecord): void {
   const name = event.step ?? ''
   const step = Object.hasOwn(state.steps, name) ? state.steps[name]! : (state.steps[name] = newStepState(name))
   Object.assign(step, { status: 'skipped', completedAt: event.ts, reason: text(valuesOf(event.data), 'reason') })
+}
+
+/** Return the event without its number of the instance: a node has one, and a retried one continues it. */
+function dropNumber(event: EventRecord): EventRecord {
+  const { n: _n, ...meta } = valuesOf(event.meta)
+  return { ...event, meta }
+}
+
+/** Whether a call or a wait is of a node: the instance of a step has started before. */
+function isOfRetriedNode(state: FlowState, event: EventRecord): boolean {
+  const n = valuesOf(event.meta).n
+  if (n === undefined || n === 1 || !/^(call|step)\./.test(event.kind)) return false
+  const step = event.step ?? ''
+  return Object.hasOwn(state.steps, step) && !event.kind.startsWith('step.started') && !Object.hasOwn(state.steps, `${step}#${String(n)}`)
 }

@@ -85,7 +85,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(tmp_path: Path, source:
 def test_an_unknown_name_without_a_near_match_lists_all_settings(tmp_path: Path) -> None:
     with pytest.raises(
         SettingError,
-        match="known settings: alert_interval, alert_webhook, alerts, allowed_origins, blob_grace, blob_signed_urls, blob_threshold, blob_url, buffer_limit, call_concurrency, concurrency, dir",
+        match="known settings: alert_interval, alert_webhook, alerts, allowed_origins, blob_grace, blob_signed_urls, blob_threshold, blob_url, buffer_limit, call_concurrency, concurrency, cpu_shares, dir",
     ):
         load(tmp_path, {"toml": 1}, "qqqqqqqq")
 

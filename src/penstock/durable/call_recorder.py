@@ -117,7 +117,7 @@ class CallRecorder:
 
     def record_value(self, call: JournalCall, timer: CallTimer, value: Any) -> JournalEntry:
         """Record the value of a function, with its event, with the next commit."""
-        entry = self.journal.record(call, value)
+        entry = self.record(call, value)
         self.events.complete(timer, len(entry.value))
         return entry
 

@@ -14,13 +14,13 @@ from penstock.testing.until import until
 
 REDACT = (*Settings().redact, "card.number")
 SECRETS = [
-    {"uploadToken": "aaa"},
-    {"user": {"session": {"refresh-token": "aaa"}}},
-    {"api_key": ["aaa", "bbb"]},
+    {"uploadToken": "qqq"},
+    {"user": {"session": {"refresh-token": "qqq"}}},
+    {"api_key": ["qqq", "www"]},
     {"token": 123456},
     {"order": {"card": {"number": "4111"}}},
-    {"note": "Authorization: Bearer aaaaaaaaaaaa"},
-    {"cookie": {"session": "aaa"}},
+    {"note": "Authorization: Bearer qqqqqqqqqqqq"},
+    {"cookie": {"session": "qqq"}},
 ]
 
 
@@ -78,14 +78,14 @@ async def test_subject_correlation_and_meta_are_real_too(kit: Any) -> None:
         event = await ctx.wait.event("tick")
         return [event.subject, event.correlation_id, event.meta, event.data]
 
-    fields = {"subject": "token=aaa", "correlation_id": "password=bbb", "meta": {"secret": "ccc"}}
+    fields = {"subject": "token=qqq", "correlation_id": "password=www", "meta": {"secret": "vvv"}}
     async with kit(whole, redact=REDACT) as app:
         run = await app.start(whole, None)
         await app.settle()
-        shown = await app.events.append("nq:entity:e", "tick", {"token": "ddd"}, **fields)
-        assert await finish(app, run) == ["token=aaa", "password=bbb", {"secret": "ccc"}, {"token": "ddd"}]
+        shown = await app.events.append("nq:entity:e", "tick", {"token": "kkk"}, **fields)
+        assert await finish(app, run) == ["token=qqq", "password=www", {"secret": "vvv"}, {"token": "kkk"}]
         assert shown == (await app.events.read("nq:entity:e"))[0]
-        assert not any(secret in str(shown) for secret in ("aaa", "bbb", "ccc", "ddd"))
+        assert not any(secret in str(shown) for secret in ("qqq", "www", "vvv", "kkk"))
 
 
 @pytest.mark.parametrize("how", ["ctx.emit", "emit to a run"])
@@ -97,9 +97,9 @@ async def test_an_event_of_another_run(kit: Any, how: str) -> None:
         else:
             await ctx.wait.event("file.uploaded")
 
-    data = {"uploadToken": "aaa", "size": 1}
+    data = {"uploadToken": "qqq", "size": 1}
     async with kit(upload, late, sender, redact=REDACT) as app:
-        waiting, later = [await app.start(handler, {"uploadToken": "aaa"}) for handler in (upload, late)]
+        waiting, later = [await app.start(handler, {"uploadToken": "qqq"}) for handler in (upload, late)]
         await app.settle()
         run = await app.start(sender, data)
         await app.settle()
@@ -126,24 +126,24 @@ async def test_a_declared_wait(kit: Any) -> None:
         return [input, ctx.awaited.data]
 
     async with kit(declared, joined, redact=REDACT) as app:
-        run = await app.start(declared, {"token": "aaa", "secret": "bbb"})
+        run = await app.start(declared, {"token": "qqq", "secret": "www"})
         await app.settle()
-        for password in ("other", "bbb"):
-            await app.emit("user.joined", {"refreshToken": "aaa", "password": password})
+        for password in ("other", "www"):
+            await app.emit("user.joined", {"refreshToken": "qqq", "password": password})
             await app.settle()
         view = await app.finish(run)
         assert view.status == "completed"
         assert await app.result(run) == [
-            {"token": "aaa", "secret": "bbb"},
-            {"refreshToken": "aaa", "password": "bbb"},
+            {"token": "qqq", "secret": "www"},
+            {"refreshToken": "qqq", "password": "www"},
         ]
 
 
 STARTS: list[tuple[Any, int]] = [
     ("user.joined", 1),
-    ({"kind": "user.joined", "when": {"refreshToken": "aaa"}}, 1),
+    ({"kind": "user.joined", "when": {"refreshToken": "qqq"}}, 1),
     ({"kind": "user.joined", "when": {"refreshToken": "other"}}, 0),
-    ({"kind": "user.joined", "when": lambda e: e.data["refreshToken"] == "aaa"}, 1),
+    ({"kind": "user.joined", "when": lambda e: e.data["refreshToken"] == "qqq"}, 1),
     ({"kind": "user.joined", "map": lambda e: {"refreshToken": e.data["refreshToken"], "user": {"password": "x"}}}, 1),
 ]
 
@@ -156,7 +156,7 @@ async def test_a_flow_started_by_an_event(kit: Any, on: Any, count: int) -> None
     async def welcome(input: Any) -> None:
         received.append(input)
 
-    data = {"refreshToken": "aaa", "user": {"password": "x"}}
+    data = {"refreshToken": "qqq", "user": {"password": "x"}}
     async with kit(welcome, redact=REDACT) as app:
         await app.settle()
         await app.emit("user.joined", data)
@@ -183,7 +183,7 @@ async def test_a_trigger(kit: Any) -> None:
         assert "zzz" not in str(await app.events.read_all(f"nq:trigger:{wait.id}"))
 
 
-SECRET = {"password": "aaa", "card": {"number": "4111"}}
+SECRET = {"password": "qqq", "card": {"number": "4111"}}
 
 
 async def test_compensation(kit: Any) -> None:
@@ -211,8 +211,8 @@ async def test_compensation(kit: Any) -> None:
         run = await app.start("trip", SECRET)
         assert (await app.finish(run)).status == "compensated"
         fly_input, undo_input = received
-        assert (fly_input, "aaa" in str(undo_input), REDACTED in str(undo_input)) == (SECRET, True, False)
-        assert "aaa" not in str(await app.events.read_all(f"nq:flow:{run}"))
+        assert (fly_input, "qqq" in str(undo_input), REDACTED in str(undo_input)) == (SECRET, True, False)
+        assert "qqq" not in str(await app.events.read_all(f"nq:flow:{run}"))
 
 
 async def test_a_redriven_job_and_the_results_of_children(kit: Any) -> None:
@@ -256,7 +256,7 @@ async def test_listeners_and_readers_see_redacted_events(app: Callable[..., Any]
     heard: list[Event] = []
     async with app(redact=REDACT) as one:
         await one.events.on_kind("user.joined", heard.append)
-        await one.emit("user.joined", {"refreshToken": "aaa"})
+        await one.emit("user.joined", {"refreshToken": "qqq"})
         await until(lambda: heard)
         (tailed,) = [event async for event in _first(one.events.subscribe("nq:global"))]
         shown = [heard[0], tailed, *await one.events.read("nq:global"), *[i.event for i in await one.store.feed("")]]

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 from test_decide import NOW, Run, UnconditionalRouting, data, ended, kinds, on
 
-from penstock.flows.decide import Decider, Deferred, MappedInput, RoutedEvent
+from penstock.flows.decide import Decider, MappedInput, RoutedEvent
 from penstock.flows.run_record import CANCELLED, MAX_JOB_IDS, encode
 from penstock.handlers.subscriptions import MapOptions
+from penstock.ports.script_files import Deferred
 
 
 class WorkerRouting(UnconditionalRouting):

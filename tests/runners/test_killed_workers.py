@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,11 @@ from penstock.testing.history import check, read_history
 from penstock.testing.until import until
 
 IS_FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
-ROUNDS, WORKERS = (250, 4) if IS_FULL else (2, 2)
+# `RUNNER_KILLS=200 RUNNER_SEED=2` runs a part of the full length.
+KILLS = int(os.environ.get("RUNNER_KILLS", "1000")) if IS_FULL else 4
+WORKERS = 4 if IS_FULL else 2
+ROUNDS = KILLS // WORKERS
+SEED = int(os.environ.get("RUNNER_SEED", "7"))
 RUNS_PER_WORKER = 4
 ORPHAN_LIMIT_S = 2 if IS_FULL else 20
 _PR_SET_CHILD_SUBREAPER = 36
@@ -76,7 +81,7 @@ def reap() -> None:
 async def test_killed_workers_leave_no_process_and_lose_nothing(tmp_path: Path) -> None:
     url, trace = f"sqlite:///{tmp_path}/penstock.db", tmp_path / "trace"
     trace.touch()
-    rng = random.Random(7)
+    rng, slowest_s = random.Random(SEED), 0.0
     async with App(url, handlers=HANDLERS) as app:
         runs: list[Any] = []
         children = 0
@@ -92,10 +97,13 @@ async def test_killed_workers_leave_no_process_and_lose_nothing(tmp_path: Path) 
                 for worker in workers:
                     children += len(find_hosts(worker.pid))
                     await asyncio.to_thread(kill, worker)
+            killed_at = time.monotonic()
             await until(lambda gone=gone: not any(map(is_alive, pids(trace) - gone)), ORPHAN_LIMIT_S)  # type: ignore[misc]
+            slowest_s = max(slowest_s, time.monotonic() - killed_at)
             reap()
             gone = pids(trace)
-        print(f"{ROUNDS * WORKERS} workers killed with {children} live children, {len(gone)} processes seen")
+        what = f"{ROUNDS * WORKERS} workers killed with {children} live children, {len(gone)} processes seen"
+        print(f"{what}, the last one gone after {slowest_s:.2f} s")
         worker = await asyncio.to_thread(start_worker, url)
         try:
             results = [await app.result(run, timeout=300) for run in runs]

@@ -274,7 +274,7 @@ async def test_a_reload_and_a_file_with_an_error(tmp_path: Path) -> None:
         assert await app.run_job("bad") == "new"
 
 
-@pytest.mark.parametrize("option", ["idempotencyKey", "rateKey", "orderKey"])
+@pytest.mark.parametrize("option", ["orderKey", "rateLimit"])
 async def test_a_function_that_every_process_would_call_is_refused(tmp_path: Path, option: str) -> None:
     text = f"export const config = {{ {option}: (input) => input.id }}\n" + JOB.format(1)
     app = TestApp(dir=write(tmp_path, workers__keyed_ts=text), node=node())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -214,3 +215,28 @@ async def test_an_interpreter_that_does_not_exist_is_a_clear_error(app: Callable
     async with app(process_python="/no/such/python") as one:
         with pytest.raises(RunFailed, match=r"cannot be started: FileNotFoundError.*process_python"):
             await one.run_job("fine")
+
+
+async def test_an_idle_child_that_does_not_answer_is_replaced(
+    app: Callable[..., TestApp], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with app(process_pool=1) as one:
+        pid = await one.run_job("fine")
+        os.kill(pid, signal.SIGSTOP)
+        monkeypatch.setattr(pool, "SILENCE_S", 0.5)
+        await until(lambda: not is_alive(pid), 20)
+        assert await one.run_job("fine") != pid
+
+
+async def test_children_that_end_at_once_are_started_with_pauses(
+    app: Callable[..., TestApp], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [pool.backoff_s(failures) for failures in (1, 2, 3, 9, 5000)] == [0.1, 0.2, 0.4, 25.6, 30]
+    counted: list[int] = []
+    monkeypatch.setattr(pool, "backoff_s", lambda failures: counted.append(failures) or 0.0)
+    async with app(process_pool=1, process_python="false") as one:
+        for _ in range(3):
+            with pytest.raises(RunFailed, match="cannot be started"):
+                await one.run_job("fine")
+    assert counted == sorted(set(counted)), "each pause is longer than the one before"
+    assert len(counted) >= 2

@@ -14,8 +14,9 @@ it('returns a config as it is', () => {
     idempotencyKey: 'order.id',
     useWorkerThreads: true,
   })
-  // @ts-expect-error every process that starts work needs the key, also one without Node
-  defineQueueConfig({ idempotencyKey: (input: { id: string }) => input.id })
+  defineQueueConfig({ idempotencyKey: (input: { id: string }) => input.id, rateKey: (input) => input.id.length })
+  // @ts-expect-error the order of jobs is that of their commits
+  defineQueueConfig({ orderKey: (input: { id: string }) => input.id })
   // @ts-expect-error no such option
   defineQueueConfig({ retryPolcy: { attempts: 3 } })
   expect(config.queue).toBe('mail')

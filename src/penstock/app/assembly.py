@@ -111,7 +111,8 @@ def make_delivery_engine(app: App) -> DeliveryEngine:
     from .delivery_targets import DeliveryTargets
 
     to = DeliveryTargets(app)
-    return DeliveryEngine(app._runtime, to.start_flow, to.emit_to_run, app._children, to.emit_to_entity, to.send_alert)
+    acts = (to.start_flow, to.emit_to_run, app._children, to.emit_to_entity, to.send_alert)
+    return DeliveryEngine(app._runtime, app._engine, *acts)
 
 
 def make_delivery_preview(app: App) -> DeliveryPreview:

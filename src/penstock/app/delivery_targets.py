@@ -33,7 +33,7 @@ class DeliveryTargets:
             return
         known = app.registry.flow(flow)
         if (start := await find_start(known, event)) is not None:
-            commands, id = app._transactions.direct.commands, started_run_id(known, start, run)
+            commands, id = app._transactions.direct.commands, await started_run_id(known, start, run)
             await commands.start(
                 known, id, start.input, correlation_id=event.correlation_id, cause=event.id, options=start.options
             )

@@ -19,7 +19,7 @@ from ..core.options import check_key
 from ..core.retry import RetryOption, RetryPolicy
 from ..handlers.options import KeepOption, read_keep
 from ..jobs.engine import JobOptions
-from ..jobs.job_builder import JobBuilder
+from ..jobs.job_builder import JobBuilder, JobPlan, build_route, public_id
 from ..jobs.job_trees import JobTree, Node, read_tree
 from ..ports.unit import Committed, Dedupe, NewJob, OnFailure, Parent, Refused, Unit
 from .advice import Advice
@@ -115,7 +115,7 @@ class JobEnqueuer:
 
     async def _add(self, jobs: list[NewJob]) -> list[str]:
         """Add jobs with one commit, and return their ids: for a job whose dedupe key is taken, that of the holder."""
-        ids, unit = [job.id for job in jobs], Unit(self._runtime.new_unit_id(), jobs=jobs)
+        ids, unit = [public_id(job) for job in jobs], Unit(self._runtime.new_unit_id(), jobs=jobs)
         receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if isinstance(receipt, Committed):
             for position, is_new in enumerate(receipt.added):
@@ -134,12 +134,14 @@ class JobEnqueuer:
 
     async def enqueue_tree(self, tree: Node | Mapping[str, Any], correlation_id: str | None) -> JobTree:
         """Enqueue a whole tree; nothing of it if a job with the root's id exists."""
-        jobs: list[NewJob] = []
+        plans: list[JobPlan] = []
         root, correlation = read_tree(tree), check_optional_text(correlation_id, "the correlation id")
         with self._runtime.produce("enqueue", self.resolve(root.job, root.name)[0]) as span:
-            planned = self._plan(root, None, None, correlation, jobs)
-            _check_ids(jobs)
-            span.set("messaging.batch.message_count", len(jobs))
+            planned = self._plan(root, None, None, correlation, plans)
+            _check_ids(plans)
+            span.set("messaging.batch.message_count", len(plans))
+            is_routed = any(plan.is_routed for plan in plans)
+            jobs = [build_route(plans)] if is_routed else [plan.build(self._runtime.bodies) for plan in plans]
             unit = Unit(self._runtime.new_unit_id(), jobs=jobs)
             receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if isinstance(receipt, Refused):
@@ -147,12 +149,12 @@ class JobEnqueuer:
                 f"job tree not added: a job with key {receipt.key!r} already exists. Use another key for it, or "
                 "omit the key"
             )
-        for queue in dict.fromkeys(job.queue for job in jobs):
+        for queue in dict.fromkeys(plan.queue for plan in plans):
             await self.warn_if_unhandled(queue)
         return planned
 
     def _plan(
-        self, node: Node, id: str | None, parent: Parent | None, correlation: str | None, jobs: list[NewJob]
+        self, node: Node, id: str | None, parent: Parent | None, correlation: str | None, plans: list[JobPlan]
     ) -> JobTree:
         """Add the jobs of a node, parents before children.
 
@@ -162,7 +164,7 @@ class JobEnqueuer:
         queue, name = self.resolve(node.job, node.name)
         policy = RetryPolicy.parse(node.retry) if node.retry is not None else None
         options = JobOptions(correlation, policy, has_children=bool(node.children), parent=parent)
-        job = self.build(
+        plan = self._builder.plan(
             queue,
             node.input,
             options,
@@ -172,17 +174,17 @@ class JobEnqueuer:
             due=resolve_due(node.delay, None, self._runtime.clock),
             priority=node.priority,
         )
-        if job.order_key is not None:
+        if plan.options.order_key is not None:
             raise BadArgument(
-                f"job {job.name!r} of queue {queue!r} has an order_key and cannot be part of a job tree; enqueue it "
+                f"job {plan.name!r} of queue {queue!r} has an order_key and cannot be part of a job tree; enqueue it "
                 "alone, or use a handler without order_key"
             )
-        jobs.append(msgspec.structs.replace(job, waits_for_children=bool(node.children), parent=parent))
-        children = [
-            self._plan(child, f"{job.id}-c{n}", Parent(job.id, queue, OnFailure(child.on_failure)), correlation, jobs)
-            for n, child in enumerate(node.children, 1)
-        ]
-        return JobTree(job.id, queue, job.name, children)
+        plans.append(msgspec.structs.replace(plan, waits_for_children=bool(node.children)))
+        children = []
+        for n, child in enumerate(node.children, 1):
+            up = Parent(plan.id, queue, OnFailure(child.on_failure))
+            children.append(self._plan(child, f"{plan.id}-c{n}", up, correlation, plans))
+        return JobTree(plan.id, queue, plan.name, children)
 
 
 def _build_each(inputs: list[Any], start: int, end: int, build: Callable[[Any], NewJob]) -> list[NewJob]:
@@ -198,8 +200,8 @@ def _build_each(inputs: list[Any], start: int, end: int, build: Callable[[Any], 
     return jobs
 
 
-def _check_ids(jobs: Sequence[NewJob]) -> None:
-    counts = Counter(job.id for job in jobs)
+def _check_ids(plans: Sequence[JobPlan]) -> None:
+    counts = Counter(plan.id for plan in plans)
     for id, count in counts.items():
         if count > 1:
             raise BadArgument(

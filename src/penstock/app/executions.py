@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..core.durations import Duration
-from ..core.errors import UnknownJob
+from ..core.errors import NotRouted, UnknownJob
 from ..core.events import Event
 from ..core.ids import BadId
-from ..core.outage_retry import limit_time
+from ..core.outage_retry import deadline, limit_time
 from ..ports.unit import JobState
+from ..worker.routes import find_own_id
 from ..worker.run_scope import WorkScope
+from .run_reader import ROUTE_POLL_S
 
 if TYPE_CHECKING:
     from .app import App
@@ -31,6 +33,7 @@ _FRAMES = {
     "job.failed": "failed",
     "job.cancelled": "cancelled",
 }
+MAX_EVENTS_READ = 1000  # of the queue, since the job was enqueued
 _ENDS = ("completed", "failed", "cancelled")
 
 
@@ -58,7 +61,7 @@ async def execute(
     timeout: Duration | None,
 ) -> AsyncGenerator[ExecutionFrame]:
     """Enqueue a job, run it here if its handler is loaded and no worker runs here, and yield its frames."""
-    queue_name, _ = app._transactions.direct.jobs.resolve(queue, name)
+    queue_name, known_name = app._transactions.direct.jobs.resolve(queue, name)
     stream = app._bodies.queue(queue_name)
     newest = await app.events.read(stream, limit=1, backward=True)
     # Read before the job is added: a new one may end at once, and its frames follow `newest`.
@@ -66,14 +69,32 @@ async def execute(
         yield ended
         return
     id = await app.jobs.enqueue(queue, input, name=name, key=key)
+    handler, after = app.registry.job(queue_name, name or known_name or "*"), newest[0].id if newest else None
     async with _worker_of(app, queue_name, id):
-        events = app.events.subscribe(stream, after=newest[0].id if newest else None)
+        if key is None and handler is not None and handler.key_script is not None:
+            async with deadline(f"job {id!r}", timeout, "its queue"):
+                id = await _find_own_id(app, id)
+            since = await app.events.read(stream, after=after, limit=MAX_EVENTS_READ)
+            is_new = any(event.kind == "job.added" and event.subject == id for event in since)
+            if not is_new and (ended := await _read_ended(app, id)) is not None:
+                yield ended
+                return
+        events = app.events.subscribe(stream, after=after)
         async for event in limit_time(events, f"job {id!r}", timeout):
             frame = _to_frame(event, id)
             if frame is not None:
                 yield frame
                 if frame.is_last:
                     return
+
+
+async def _find_own_id(app: App, id: str) -> str:
+    """Return the id of the job that a worker adds once it has evaluated its key."""
+    while True:
+        try:
+            return await find_own_id(app.store, id) or id
+        except NotRouted:
+            await asyncio.sleep(ROUTE_POLL_S)
 
 
 @asynccontextmanager

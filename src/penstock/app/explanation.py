@@ -33,6 +33,7 @@ _OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED
 async def why(app: App, run: str) -> list[str]:
     """Explain why a run is not moving: one sentence for each of its open steps."""
     row = await app._run_reader.row(run)
+    run = row.id
     engine = app._engines.of_run(row)
     events = await app.events.read_all(app._bodies.run(row.kind, run))
     if row.closed:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..core.errors import RunLimit, UnknownRun, UnreadableRecord
-from ..core.ids import dead_letter_id
+from ..core.ids import dead_letter_id, route_id
 from ..core.payload import DECODE_ERRORS
 from ..core.stored import read_stored
 from ..durable.wait_records import CALL, decode_body
 from ..ports.store import JobRow, RunRow
-from ..ports.unit import DELIVERIES, START, Claim, JobState, RunParent
+from ..ports.unit import DELIVERIES, ROUTE, ROUTE_START, START, Claim, JobState, RunParent
+from ..worker.routes import decode_step
 from . import export_format
 from .export_format import FORMAT, SavedJob, SavedRun, SavedStart, SavedWait, decode_run
 from .import_check import decode_start
@@ -60,6 +61,7 @@ async def export_runs(app: App) -> AsyncIterator[bytes]:
 async def export_run(app: App, id: str, launches: Launches | None = None) -> bytes:
     """Return a run as one line of JSON. `launches` are the pending starts of all runs, if they were read before."""
     row = await app._run_reader.row(id)
+    id = row.id
     app._engines.of_run(row).read_record(row.record)  # an unreadable one cannot be imported
     jobs, ended = await _jobs(app, row)
     scopes = {job.scope for job in (*jobs, *ended)} | {job.letter_scope for job in jobs}
@@ -70,10 +72,12 @@ async def export_run(app: App, id: str, launches: Launches | None = None) -> byt
     await _add_events(app, row, events)
     await _add_state(app, row, state)
     waits = await _waits(app, id)
-    starts = await _starts(app, waits) + (await _find_launches(app) if launches is None else launches).get(id, [])
+    found_launches = (await _find_launches(app) if launches is None else launches).get(id, [])
+    starts = await _starts(app, waits) + [one for one in found_launches if one.name != ROUTE]
+    routes = [one for one in found_launches if one.name == ROUTE]
     saved = SavedRun(
         FORMAT, row.id, row.flow, row.status, row.closed, row.created, row.updated, msgspec.Raw(row.record),
-        events.list(), jobs, state.object(), memos, waits, ended, row.kind, starts,
+        events.list(), jobs, state.object(), memos, waits, ended, row.kind, starts, routes,
     )  # fmt: skip
     line = msgspec.json.encode(saved)
     _check_size(id, line)
@@ -143,12 +147,25 @@ async def _jobs(app: App, row: RunRow) -> tuple[list[SavedJob], list[SavedJob]]:
     found: list[SavedJob] = []
     ended: list[SavedJob] = []
     for id in await jobs_of(app, row.id):
-        job, letter = await app.store.job(id), await app.store.job(dead_letter_id(id))
+        job, letter = await _find_job(app, id), await app.store.job(dead_letter_id(id))
         is_open = job is not None and job.state in OPEN and not row.closed
         found += [_job(one) for one in (job if is_open else None, letter) if one is not None and one.state in OPEN]
         if job is not None and job.state is JobState.COMPLETED and await app.store.memos(job.scope):
             ended.append(_job(job))
     return found, ended
+
+
+async def _find_job(app: App, id: str) -> JobRow | None:
+    """Return a job of a run. One that its route has not added yet is as the route will add it."""
+    job = await app.store.job(id)
+    route = await app.store.job(route_id(id)) if job is None else None
+    if route is None or route.state not in OPEN:
+        return job
+    routed = decode_step(route.payload)
+    return msgspec.structs.replace(
+        route, id=id, queue=routed.queue, name=routed.name, payload=bytes(routed.payload), opts=bytes(routed.opts),
+        priority=routed.priority, due=routed.due, scope=routed.scope or id,
+    )  # fmt: skip
 
 
 async def _waits(app: App, run: str) -> list[SavedWait]:
@@ -179,15 +196,18 @@ async def _starts(app: App, waits: list[SavedWait]) -> list[SavedStart]:
 
 
 async def _find_launches(app: App) -> Launches:
-    """Return the pending starts of runs that nothing waits for, by the run that started them."""
+    """Return the pending starts of runs that nothing waits for, by the run that started them, and the pending routes of
+    events, by the run that listens to them."""
     found: Launches = {}
     for state in OPEN:
         after: str | None = None
         while jobs := await app.store.jobs(DELIVERIES, state, after=after, limit=1000):
             for job in jobs:
-                saved = SavedStart(job.id, job.name, msgspec.Raw(job.payload)) if job.name == START else None
-                link = _link(saved) if saved is not None else None
-                if saved is not None and link is not None and link.call is None:
+                saved = SavedStart(job.id, job.name, msgspec.Raw(job.payload))
+                if job.name == ROUTE and job.run is not None:
+                    found.setdefault(job.run, []).append(saved)
+                link = _link(saved) if job.name in (START, ROUTE_START) else None
+                if link is not None and link.call is None:
                     found.setdefault(link.run, []).append(saved)
             after = jobs[-1].id
     return found

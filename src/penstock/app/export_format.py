@@ -66,7 +66,7 @@ class SavedWait(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SavedStart(msgspec.Struct, forbid_unknown_fields=True):
-    """An internal job that will start a child of an exported run, or a page of many."""
+    """An internal job that will start a child of an exported run, or a page of many, or that routes an event."""
 
     id: str
     name: str
@@ -92,6 +92,7 @@ class SavedRun(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     ended: list[SavedJob] = []  # jobs of completed steps with memos: for preflight checks, not imported
     kind: str = FLOW  # since format 3; files of format 2 contain only flows
     starts: list[SavedStart] = []  # of children that have not started yet
+    routes: list[SavedStart] = []  # of events: a worker has not evaluated their `when` and `map` yet
 
 
 class _Version(msgspec.Struct):

@@ -15,20 +15,22 @@ from ..core.clock import MAX_TIME_MS, to_iso
 from ..core.errors import PenstockError, UnknownKind
 from ..core.event_shapes import check_shape
 from ..core.events import KIND_PATTERN, Event
-from ..core.ids import check_id, check_name, digest, event_id, event_seq
+from ..core.ids import check_id, check_name, digest, event_id, event_route_id, event_seq, route_id
 from ..core.json_match import index_key
 from ..core.options import check_priority
 from ..core.payload import DECODE_ERRORS, pack, to_plain, unpack
 from ..core.text import shorten
 from ..durable.wait_records import CALL, EVENT, TIME, TRIGGER, decode_body, sortable_wait_id, wait_id
+from ..flows.decide import Route
 from ..flows.engine import table_key
 from ..flows.run_record import CLOSED, OPEN, PAUSED
 from ..handlers.trigger_table import decode as decode_table
 from ..handlers.trigger_table import encode as encode_table
 from ..jobs.dead_letters import DeadLetter
-from ..ports.unit import DELIVERIES, FLOW, START, START_MANY, NewJob, RunParent
+from ..ports.unit import DELIVERIES, FLOW, ROUTE, ROUTE_START, START, START_MANY, NewJob, RunParent
 from ..worker.child_runs import ManyStarts, RunStart
 from ..worker.engines import Engines, RecordSummary, RunEngine
+from ..worker.routes import RoutedStart
 from .export_format import SavedJob, SavedRun, SavedStart, SavedWait, not_a_run
 
 MAX_STATE_KEY_CHARS = 1_000
@@ -52,6 +54,7 @@ def check_run(saved: SavedRun, number: int, engines: Engines | None = None) -> N
         _check_waits(saved)
         _check_memos(saved)
         _check_starts(saved)
+        _check_routes(saved)
         if engine is not None:
             with _field("record"):
                 engine.check_record(bytes(saved.record))
@@ -281,12 +284,15 @@ def _check_memos(saved: SavedRun) -> None:
 
 
 _decode_start = msgspec.json.Decoder(RunStart).decode
+_decode_routed = msgspec.json.Decoder(RoutedStart).decode
 _decode_many = msgspec.json.Decoder(ManyStarts).decode
 
 
 def decode_start(saved: SavedStart) -> RunStart:
     """Return the start of a child; of a page of many, the one that all of them share."""
     payload = bytes(saved.payload)
+    if saved.name == ROUTE_START:
+        return _decode_routed(payload).start
     return _decode_start(payload) if saved.name == START else _decode_many(payload).start
 
 
@@ -295,7 +301,8 @@ def _check_starts(saved: SavedRun) -> None:
     seen: set[str] = set()
     for index, one in enumerate(saved.starts):
         field = f"starts[{index}]"
-        _require(one.name in (START, START_MANY), f"{field}.name", f"{START} or {START_MANY}", one.name)
+        names = (START, START_MANY, ROUTE_START)
+        _require(one.name in names, f"{field}.name", f"one of {', '.join(names)}", one.name)
         _check_json(f"{field}.payload", one.payload)
         with _field(f"{field}.payload"):
             start = decode_start(one)
@@ -316,10 +323,27 @@ def _check_starts(saved: SavedRun) -> None:
             is_page = call is not None and waits[call].scope == many.scope and one.id == f"start.{call}.p{many.page}"
             _require(is_page, f"{field}.id", f"of page {many.page} of a pending call", one.id)
         else:
-            is_start = one.id == f"start.{call}" if call is not None else one.id.startswith("start.")
+            is_launch = one.id == route_id(start.run) if one.name == ROUTE_START else one.id.startswith("start.")
+            is_start = one.id == f"start.{call}" if call is not None else is_launch
             _require(is_start, f"{field}.id", "the id of a start", one.id)
         _require(one.id not in seen, f"{field}.id", "unique in the run", one.id)
         seen.add(one.id)
+
+
+def _check_routes(saved: SavedRun) -> None:
+    seen: set[str] = set()
+    for index, one in enumerate(saved.routes):
+        field = f"routes[{index}]"
+        _require(one.name == ROUTE, f"{field}.name", ROUTE, one.name)
+        _check_json(f"{field}.payload", one.payload)
+        with _field(f"{field}.payload"):
+            route = msgspec.json.decode(bytes(one.payload), type=Route)
+            check_name(route.step, "step")
+        is_kind = KIND_PATTERN.fullmatch(route.kind) is not None
+        _require(is_kind, f"{field}.payload.kind", "the kind of an event", route.kind)
+        id = event_route_id(saved.run, route.n)
+        _require(one.id == id and id not in seen, f"{field}.id", f"{id!r}, once", one.id)
+        seen.add(id)
 
 
 def _check_links(saved: SavedRun, summary: RecordSummary) -> None:
@@ -338,7 +362,7 @@ def _check_record(saved: SavedRun, summary: RecordSummary, engine: RunEngine) ->
     for field in ("flow", "status", "closed"):
         recorded, shown = getattr(summary, field), getattr(saved, field)
         _require(recorded in (None, shown), field, f"{recorded!r}, as in the record", shown)
-    open_jobs = sum(job.run is not None for job in saved.jobs)
+    open_jobs = sum(job.run is not None for job in saved.jobs) + len(saved.routes)
     if not saved.closed:
         _require(open_jobs > 0, "jobs", "a list with an open job, because the run is open", open_jobs)
     if not saved.closed and summary.open_jobs is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -11,7 +12,7 @@ import msgspec
 from ..commit.preview import Preview, is_dry_run, note, read_version, run_planned
 from ..core.argument_checks import check_arguments, resolve_due
 from ..core.durations import Duration, to_ms
-from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
+from ..core.errors import BadArgument, NotRouted, RunError, RunFailed, UnknownJob
 from ..core.ids import dead_letter_id
 from ..core.outage_retry import OutageRetry, deadline
 from ..core.payload import show_stored
@@ -23,10 +24,12 @@ from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState, Unit
 from ..stores.child_results import error_text
 from ..worker.handler_inspection import Inspection
+from ..worker.routes import find_own_id
 from .arguments import build_dedupe, check_choice, check_list
 from .enqueuer import EnqueuedJob
 from .executions import ExecutionFrame, execute
 from .log_lines import LogView, build_filter, read_job_lines, read_run_lines
+from .run_reader import ROUTE_POLL_S
 from .views import ChildView, JobPage, JobView, add_stack, job_view, read_error
 
 if TYPE_CHECKING:
@@ -276,7 +279,8 @@ class Jobs:
             limit: Maximum number of lines.
         """
         wanted = build_filter(None, attempt, level)
-        row = await self._store.job(id)
+        row = await self._find(id)
+        id = row.id if row is not None else id
         if row is not None and row.run is not None:
             run = await self._app._run_reader.row(row.run)
             step, n = self._app._engines.of_run(run).instance(row)
@@ -308,7 +312,17 @@ class Jobs:
             timeout: Raise WaitTimeout after this long.
         """
         async with deadline(f"job {id!r}", timeout, "its queue") as outage_retry:
-            return await self._result(id, None, outage_retry)
+            return await self._result(await self._await_own_id(id, outage_retry), None, outage_retry)
+
+    async def _await_own_id(self, id: str, outage_retry: OutageRetry) -> str:
+        """Return the id of the job that an id stands for, once a worker has evaluated its key."""
+        while True:
+            try:
+                row = await outage_retry.call(self._find, id)
+            except NotRouted:
+                await asyncio.sleep(ROUTE_POLL_S)
+            else:
+                return row.id if row is not None else id
 
     def execute(
         self,
@@ -344,7 +358,7 @@ class Jobs:
             id: The job's id.
             timeout: How long to wait for the answer.
         """
-        return await self._app.workers.inspections.inspect(id, to_ms(timeout) / 1000)
+        return await self._app.workers.inspections.inspect(await self._own_id(id), to_ms(timeout) / 1000)
 
     @overload
     async def retry(
@@ -369,7 +383,7 @@ class Jobs:
             version: The job's attempt, or a Preview: raise RunMoved if a worker has claimed the job since.
         """
         row = await self._row(id)
-        expected = read_version(version, id)
+        expected = read_version(version, row.id)
         if expected is not None:
             check_attempt(row, expected)
         done, preview = await run_planned(self._store, None, dry_run, None, lambda: self._retry(row))
@@ -422,10 +436,11 @@ class Jobs:
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The job's attempt, or a Preview: raise RunMoved if a worker has claimed the job since.
         """
-        expected = read_version(version, id)
-        row = await self._store.job(id)
+        row = await self._find(id)
+        job = row.id if row is not None else id
+        expected = read_version(version, job)
         done, preview = await run_planned(
-            self._store, None, dry_run, None, lambda: self._commands.cancel(id, reason, expected)
+            self._store, None, dry_run, None, lambda: self._commands.cancel(job, reason, expected)
         )
         return done if preview is None or row is None else _about_job(preview, row)
 
@@ -453,8 +468,8 @@ class Jobs:
             )
         is_waiting = await self._is_suspended(row)
         if dry_run:
-            return Preview(woken_jobs=(id,) if row.state is JobState.DELAYED and not is_waiting else ())
-        return not is_waiting and await self._store.promote(id)
+            return Preview(woken_jobs=(row.id,) if row.state is JobState.DELAYED and not is_waiting else ())
+        return not is_waiting and await self._store.promote(row.id)
 
     @overload
     async def remove(self, id: str, *, dry_run: Literal[False] = False) -> bool: ...
@@ -476,8 +491,8 @@ class Jobs:
         if row.run is not None and row.state in (JobState.WAITING, JobState.DELAYED, JobState.SUSPENDED):
             raise RunError(f"job {id!r} belongs to run {row.run!r} and cannot be removed alone; cancel the run instead")
         if dry_run:
-            return Preview(removed_jobs=(id,) if row.state is not JobState.ACTIVE else ())
-        return await self._store.remove(id)
+            return Preview(removed_jobs=(row.id,) if row.state is not JobState.ACTIVE else ())
+        return await self._store.remove(row.id)
 
     async def children(self, id: str) -> Sequence[ChildView]:
         """Return the children of a job with their results or failures; none if it was not added as a parent.
@@ -485,8 +500,7 @@ class Jobs:
         Args:
             id: The job's id.
         """
-        await self._row(id)
-        return [await self._child(row) for row in await self._store.children(id)]
+        return [await self._child(row) for row in await self._store.children((await self._row(id)).id)]
 
     async def count_children(self, id: str) -> dict[str, int]:
         """Return how many children of a job are processed, unprocessed, ignored and failed.
@@ -494,8 +508,7 @@ class Jobs:
         Args:
             id: The job's id.
         """
-        await self._row(id)
-        rows = await self._store.children(id)
+        rows = await self._store.children((await self._row(id)).id)
         return {state.value: sum(row.state is state for row in rows) for state in ChildState}
 
     async def _child(self, row: ChildRow) -> ChildView:
@@ -560,8 +573,19 @@ class Jobs:
             row = msgspec.structs.replace(row, state=JobState.SUSPENDED)
         return job_view(row)
 
-    async def _row(self, id: str) -> JobRow:
+    async def _find(self, id: str) -> JobRow | None:
+        """Return the row of a job, also by an id that stands for it. Raise NotRouted if its key is not known yet."""
         row = await self._store.job(id)
+        if row is None and (own := await find_own_id(self._store, id)) is not None:
+            row = await self._store.job(own)
+        return row
+
+    async def _own_id(self, id: str) -> str:
+        row = await self._find(id)
+        return row.id if row is not None else id
+
+    async def _row(self, id: str) -> JobRow:
+        row = await self._find(id)
         if row is None:
             raise _unknown_job(id)
         return row

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 async def read_run_diagram(app: App, id: str) -> tuple[Diagram, dict[str, Any]]:
     """Return the graph of a run, to draw and as data."""
     row = await app._run_reader.row_of_kind(id, "diagram", FLOW, DAG)
+    id = row.id
     if row.kind == DAG:
         dag, version = await app.dags.of_run(id)
         return build_dag_diagram(dag), {**describe_dag_diagram(dag), "version": str(version), "isLoaded": True}

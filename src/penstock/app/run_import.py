@@ -103,9 +103,9 @@ async def _check_room(app: App, saved: SavedRun) -> None:
     for job in saved.jobs:
         if await app.store.job(job.id) is not None:
             raise _not_imported(f"job {job.id!r} already exists")
-    for start in saved.starts:
+    for start in (*saved.starts, *saved.routes):
         if await app.store.job(start.id) is not None:
-            raise _not_imported(f"job {start.id!r}, which starts a child of run {saved.run!r}, already exists")
+            raise _not_imported(f"job {start.id!r}, which starts work of run {saved.run!r}, already exists")
     for wait in saved.waits:
         if await app.store.wait_row(wait.id) is not None:
             raise _not_imported(f"wait {wait.id!r} of run {saved.run!r} already exists")
@@ -206,6 +206,11 @@ class Importer:
             if wait.kind == CALL
         ]
         jobs += self._starts(saved)
+        jobs += [
+            NewJob(one.id, DELIVERIES, one.name, bytes(one.payload), run=saved.run)
+            for one in saved.routes
+            if not saved.closed
+        ]
         if saved.closed:  # its parent may have been imported before it
             jobs += end_jobs(saved.run, 0, summary.parent)
         for version, self._clock.replayed_ms in enumerate(times):

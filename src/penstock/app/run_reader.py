@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.clock import to_iso
 from ..core.durations import Duration, format_ms, to_ms
 from ..core.errors import (
+    NotRouted,
     PayloadTooLarge,
     RunCancelled,
     RunError,
@@ -28,6 +29,7 @@ from ..flows.run_record import COMPLETED, FAILED, WAITING
 from ..ports.store import RunRow
 from ..ports.unit import DAG
 from ..worker.engines import RunEngine
+from ..worker.routes import find_own_id
 from .snapshots import run_reducer
 from .store_urls import shown_url
 from .views import add_stack
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from .app import App
 
 MAX_WAITS_SHOWN = 3
+ROUTE_POLL_S = 0.1
 _LOST_REASON = "the event with the reason cannot be read"
 
 
@@ -49,7 +52,7 @@ class RunReader:
 
     async def follow(self, id: str, after: str | None) -> AsyncIterator[Event]:
         row = await self.row(id)
-        events = self._store.tail(self._app._bodies.run(row.kind, id), after=after)
+        events = self._store.tail(self._app._bodies.run(row.kind, row.id), after=after)
         try:
             async for event in events:
                 yield event
@@ -67,7 +70,7 @@ class RunReader:
 
     async def view(self, id: str, last_event: str | None) -> RunView:
         row = await self.row(id)
-        stream = self._app._bodies.run(row.kind, id)
+        stream = self._app._bodies.run(row.kind, row.id)
         view, is_damaged = await (
             self._fold(row, stream) if last_event is None else self._fold_until(row, stream, last_event)
         )
@@ -133,9 +136,17 @@ class RunReader:
 
     async def wait(self, id: str, outage_retry: OutageRetry) -> RunRow:
         with self._store.signals.listen(f"run:{id}") as listener:
-            while not (row := await outage_retry.call(self.row, id)).closed:
+            while True:
+                try:
+                    row = await outage_retry.call(self.row, id)
+                except NotRouted:
+                    await listener.wait(ROUTE_POLL_S)
+                    continue
+                if row.closed:
+                    return row
+                if row.id != id:
+                    return await self.wait(row.id, outage_retry)
                 await listener.wait(1.0)
-            return row
 
     async def result(self, row: RunRow) -> Any:
         if row.status == COMPLETED:
@@ -166,8 +177,10 @@ class RunReader:
         add_stack(problem, next(failures, None))
         raise problem
 
-    async def engine(self, id: str) -> RunEngine:
-        return self._app._engines.of_run(await self.row(id))
+    async def engine(self, id: str) -> tuple[str, RunEngine]:
+        """Return the run's own id and its engine."""
+        row = await self.row(id)
+        return row.id, self._app._engines.of_run(row)
 
     async def row_of_kind(self, id: str, method: str, *kinds: str) -> RunRow:
         """Return the row of a run; raise RunError if it is of none of these kinds."""
@@ -177,8 +190,17 @@ class RunReader:
             raise RunError(f"run {id!r} is of kind {row.kind!r}; only runs of {those} have `{method}`")
         return row
 
-    async def row(self, id: str) -> RunRow:
+    async def find(self, id: str) -> RunRow | None:
+        """Return the row of a run, also by an id that stands for it; None if there is none. Raise NotRouted if the key
+        of the run is not known yet."""
         row = await self._store.run(id)
+        if row is None and (own := await find_own_id(self._store, id)) is not None:
+            row = await self._store.run(own)
+        return row
+
+    async def row(self, id: str) -> RunRow:
+        """Return the row of a run like `find`; raise UnknownRun if there is none."""
+        row = await self.find(id)
         if row is None:
             is_job = await self._store.job(id) is not None
             hint = "this is the id of a job; use app.jobs.result" if is_job else "check the id and the URL"

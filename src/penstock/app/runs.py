@@ -320,8 +320,8 @@ class Runs:
             before: Id of the last run of the page before.
             limit: Maximum number of runs.
         """
-        await self._reader.row(id)
-        return await self.list(parent=id, before=before, limit=limit)
+        row = await self._reader.row(id)
+        return await self.list(parent=row.id, before=before, limit=limit)
 
     async def wait(self, id: str, *, timeout: Duration | None = None) -> RunSummary:
         """Wait until a run has ended, in whatever way.
@@ -387,8 +387,9 @@ class Runs:
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        commands = (await self._reader.engine(id)).commands
-        done, preview = await run_planned(self._store, id, dry_run, version, lambda: commands.cancel(id, reason))
+        run, engine = await self._reader.engine(id)
+        commands = engine.commands
+        done, preview = await run_planned(self._store, run, dry_run, version, lambda: commands.cancel(run, reason))
         return done if preview is None else preview
 
     @overload
@@ -434,8 +435,9 @@ class Runs:
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        commands = (await self._reader.engine(id)).commands
-        done, preview = await run_planned(self._store, id, dry_run, version, lambda: commands.pause(id, reason))
+        run, engine = await self._reader.engine(id)
+        commands = engine.commands
+        done, preview = await run_planned(self._store, run, dry_run, version, lambda: commands.pause(run, reason))
         return done if preview is None else preview
 
     @overload
@@ -479,8 +481,9 @@ class Runs:
             dry_run: Write nothing, and return a Preview of what would be written.
             version: The run's version, or a Preview: raise RunMoved if the run has moved on since.
         """
-        commands = (await self._reader.engine(id)).commands
-        done, preview = await run_planned(self._store, id, dry_run, version, lambda: commands.resume(id, reason))
+        run, engine = await self._reader.engine(id)
+        commands = engine.commands
+        done, preview = await run_planned(self._store, run, dry_run, version, lambda: commands.resume(run, reason))
         return done if preview is None else preview
 
     @overload
@@ -508,7 +511,8 @@ class Runs:
         """
         from .run_actions import retry_run
 
-        done, preview = await run_planned(self._store, id, dry_run, version, lambda: retry_run(self._app, id))
+        run = (await self._reader.row(id)).id
+        done, preview = await run_planned(self._store, run, dry_run, version, lambda: retry_run(self._app, run))
         return done if preview is None else msgspec.structs.replace(preview, refused=done.refused)
 
     @overload
@@ -564,8 +568,9 @@ class Runs:
         """
         from .run_actions import replay_run
 
+        run = (await self._reader.row(id)).id
         new, preview = await run_planned(
-            self._store, id, dry_run, version, lambda: replay_run(self._app, id, input, key)
+            self._store, run, dry_run, version, lambda: replay_run(self._app, run, input, key)
         )
         return new if preview is None else preview
 
@@ -617,7 +622,8 @@ class Runs:
                 them, and the jobs that would be added.
             version: The version of the run to fork, or a Preview: raise RunMoved if it has moved on since.
         """
-        new, preview = await run_planned(self._store, id, dry_run, version, lambda: self._fork(id, event, key))
+        run = (await self._reader.row(id)).id
+        new, preview = await run_planned(self._store, run, dry_run, version, lambda: self._fork(run, event, key))
         return Run(new, self) if preview is None else preview
 
     async def _fork(self, id: str, event: str, key: str | None) -> str:
@@ -674,7 +680,7 @@ class Runs:
 
         wanted = build_filter(step, attempt, level)
         row = await self._reader.row(id)
-        return await read_run_lines(self._store, self._app._bodies.run(row.kind, id), wanted, after, limit)
+        return await read_run_lines(self._store, self._app._bodies.run(row.kind, row.id), wanted, after, limit)
 
     async def diagram(self, id: str) -> dict[str, Any]:
         """Return the graph that a run goes through, `{"nodes": […], "edges": […], "version": …, "isLoaded": …}`.

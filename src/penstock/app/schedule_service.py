@@ -13,7 +13,7 @@ from ..commit.runtime import Runtime
 from ..core.clock import to_iso
 from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule, UnreadableRecord
 from ..core.events import EventBody
-from ..core.ids import check_schedule_id, uuid7
+from ..core.ids import check_schedule_id, route_id, uuid7
 from ..core.payload import pack, unpack
 from ..flows.run_commands import FlowCommands
 from ..handlers.registry import Registry
@@ -188,7 +188,8 @@ class ScheduleService:
             return LastSlotWork(id, not run.closed, run.updated if run.closed else None) if run is not None else None
         job = await self._store.job(id)
         if job is None:
-            return None
+            route = await self._store.job(route_id(id))  # a worker is about to add it
+            return LastSlotWork(id, True, None, False) if route is not None and route.state in _OPEN else None
         return LastSlotWork(id, job.state in _OPEN, job.finished, is_cancellable=job.state != JobState.ACTIVE)
 
     async def fire(self, row: ScheduleRow, target: Target, decision: FireSlot) -> bool:

@@ -10,7 +10,7 @@ from ..commit.command_sink import CommandSink, DirectSink, TransactionSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.argument_checks import check_event_key
-from ..core.errors import ConfigError, StoreError
+from ..core.errors import ConfigError, StoreError, UnknownRun
 from ..core.event_tags import check_event_tags
 from ..core.events import check_kind
 from ..core.ids import check_id
@@ -19,6 +19,7 @@ from ..flows.run_commands import FlowCommands, OtherKind, RunClosed
 from ..ports.store import DatabaseIdentity, Enlists, RunRow
 from ..ports.unit import DELIVERIES, EMIT, FLOW, NewJob, Unit
 from ..worker.outcomes import pack_record
+from ..worker.routes import find_own_id
 from .enqueuer import JobEnqueuer
 from .events import EventAppender
 from .run_starter import RunStarter
@@ -71,6 +72,11 @@ class Writers:
         """Emit an event to one run now, by the commands of its engine. Return False if its key was used before."""
         try:
             return await self.commands.emit(run, kind, data, key=key, tags=tags)
+        except UnknownRun:
+            own = await find_own_id(self._store, run)
+            if own is None or own == run:
+                raise
+            return await self.commands.emit(own, kind, data, key=key, tags=tags)
         except OtherKind as problem:  # most runs are of flows: they are not read twice
             return await self._engines.of_run_kind(problem.kind).commands.emit(run, kind, data, key=key, tags=tags)
 

@@ -25,6 +25,7 @@ from ..durable.wait_commands import KINDS, WaitCommands, find_wait
 from ..durable.wait_records import CALL, EVENT, TIME, TRIGGER, CallOrigin, Manual, decode_result, read_body
 from ..flows.engine import FlowEngine
 from ..ports.store import WaitRow
+from ..worker.routes import find_own_id
 from .arguments import check_choice, to_moment_ms
 
 STATES = ("pending", "resolved", "expired", "cancelled")
@@ -115,9 +116,16 @@ class Waits:
             found += [row for row in rows if row.kind in KINDS]  # others start flows and belong to no run
             if len(rows) < limit:  # the last page; a damaged wait may have lost its place, so do not ask after it
                 break
+        if not found and run is not None and before is None and (own := await self._find_own_id(run)) is not None:
+            return await self.list(run=own, kind=kind, state=state, since=since, until=until, limit=limit)
         if not found and before is not None and await self._store.wait_row(before) is None:
             raise BadId(f"no wait with id {before!r}; before= must be the id of the last wait on the previous page")
         return [wait_view(row) for row in found[:limit]]
+
+    async def _find_own_id(self, run: str) -> str | None:
+        """Return the id of the run that an id stands for; None for the id of a run."""
+        own = await find_own_id(self._store, run) if await self._store.run(run) is None else None
+        return own if own != run else None
 
     async def get(self, id: str) -> WaitView:
         """Return a wait, pending or not, with what it was resolved with. Raise UnknownWait if there is none.

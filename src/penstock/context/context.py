@@ -44,6 +44,10 @@ class AttemptChannel(Protocol):
         """Raise ContextClosed once the attempt is over."""
         ...
 
+    def bind_thread(self) -> None:
+        """Take note that the handler's own code runs on this thread."""
+        ...
+
     def state_view(self, prefix: str) -> StateView:
         """Return the state under a prefix, with the attempt's own writes on top."""
         ...

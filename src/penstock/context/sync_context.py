@@ -568,6 +568,7 @@ class SyncContext:
     def bind_thread(self) -> None:
         """Take note of the thread that the handler runs on."""
         self._thread = threading.get_ident()
+        self._inner._channel.bind_thread()
 
     def _is_other_thread(self) -> bool:
         return self._thread is not None and threading.get_ident() != self._thread

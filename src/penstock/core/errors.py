@@ -176,6 +176,12 @@ class UnknownJob(NotFound):
     code = "unknown_job"
 
 
+class NotRouted(NotFound):
+    """No worker has evaluated the key of the run or the job yet."""
+
+    code = "not_routed"
+
+
 class UnknownKind(NotFound):
     """A run is of a kind that this App has no engine for."""
 

@@ -15,6 +15,7 @@ from .text import shorten
 MAX_ID_CHARS = 200
 MAX_SCHEDULE_ID_CHARS = 160
 MAX_NAME_CHARS = 100
+ROUTE_SUFFIX = ".--route"
 _ID = re.compile(r"[A-Za-z0-9._-]+")
 # At most 18 digits, so that the sequence of an invented cursor fits every store's 64-bit integers.
 _EVENT_ID = re.compile(r"[0-9]{1,18}-([0-9]{1,18})")
@@ -96,6 +97,21 @@ def step_job_id(run: str, step: str, n: int) -> str:
 def dead_letter_id(job: str) -> str:
     """Return the id of a job's dead letter."""
     return f"{job}.dlq"
+
+
+def route_id(id: str) -> str:
+    """Return the id of the internal job that evaluates the keys of a run or a job."""
+    return f"{id}{ROUTE_SUFFIX}"
+
+
+def event_route_id(run: str, n: int) -> str:
+    """Return the id of the internal job that routes an event of a run."""
+    return f"{run}{ROUTE_SUFFIX}.{n}"
+
+
+def is_route(job: str) -> bool:
+    """Return whether this is the id of such a job."""
+    return job.endswith(ROUTE_SUFFIX)
 
 
 def event_id(ms: int, seq: int) -> str:

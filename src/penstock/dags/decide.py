@@ -15,6 +15,7 @@ from ..core.clock import to_iso
 from ..core.events import EventBody
 from ..core.retry import Backoff
 from ..flows.run_record import CANCELLED, COMPLETED, FAILED, RUNNING
+from ..ports.unit import NewJob
 from .plan import Plan
 from .run_record import (
     MAX_JOIN_DATA_BYTES,
@@ -69,6 +70,7 @@ class Decision(msgspec.Struct):
     starts: list[NodeStart] = []
     kept: list[KeptData] = []
     results: dict[str, bytes] = {}  # of last nodes, to store as state of the run
+    jobs: list[NewJob] = []  # of nodes that were started before
 
 
 class Decider:
@@ -84,6 +86,7 @@ class Decider:
         self._starts: list[NodeStart] = []
         self._kept: list[KeptData] = []
         self._results: dict[str, bytes] = {}
+        self._jobs: list[NewJob] = []
 
     # Facts
 
@@ -146,6 +149,13 @@ class Decider:
             number = record.job_number(ended.node)
             record.remember_failure(FailedNode(node.id, number, text, error.get("code"), error.get("name")))
         self._settle(ended.job)
+        return self._decision()
+
+    def on_job(self, node: int, job: NewJob) -> Decision | None:
+        """Add the job of a node that was started: its rate key is known now. None if the node is not open."""
+        if not has_bit(self._record.open, node):
+            return None
+        self._jobs.append(job)
         return self._decision()
 
     def on_retry(
@@ -372,4 +382,4 @@ class Decider:
         self._events.append(EventBody(kind, None, None, node, None, self._shown, msgspec.Raw(encode(data)), meta))
 
     def _decision(self) -> Decision:
-        return Decision(self._record, self._events, self._starts, self._kept, self._results)
+        return Decision(self._record, self._events, self._starts, self._kept, self._results, self._jobs)

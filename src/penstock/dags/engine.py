@@ -12,7 +12,7 @@ from ..commit.command_sink import CommandSink, DirectSink
 from ..commit.runtime import Runtime
 from ..core.errors import PenstockError, SchemaViolation, UnknownDag, UnknownNodeType, UnreadableRecord
 from ..core.events import Event
-from ..core.ids import BadId, check_id, step_job_id
+from ..core.ids import BadId, check_id, is_route, step_job_id
 from ..core.payload import DECODE_ERRORS, pack, unpack
 from ..core.stored import read_stored
 from ..core.text import shorten
@@ -22,7 +22,7 @@ from ..handlers.nodes import NodeHandler
 from ..jobs.engine import missing_handler
 from ..ports.runner import Gate, Runner
 from ..ports.store import JobRow, RunRow
-from ..ports.unit import DAG, Claim, NewJob
+from ..ports.unit import DAG, ROUTE_STEP, Claim, NewJob
 from ..worker.child_runs import RunStart
 from ..worker.engines import PreflightProblem, RecordSummary, RunOutcome
 from ..worker.outcomes import Launcher
@@ -39,6 +39,7 @@ from .node_rates import Gates, NodeRateGate
 from .node_work import NodeWork, UnreadableRunWork
 from .plan import Plan
 from .reducer import apply_dag, reduce_dag
+from .routed_nodes import NodeRouteWork
 from .run_record import DagRecord, list_bits
 from .units import (
     NodeOptions,
@@ -98,6 +99,8 @@ class DagEngine:
             plan = await self.catalog.plan(record.dag, record.version)
         except (UnreadableRecord, UnknownDag) as problem:
             return UnreadableRunWork(self, claim, problem)
+        if claim.name == ROUTE_STEP and is_route(claim.job):
+            return NodeRouteWork(self, claim, record, plan)
         try:
             options = decode_options(claim.opts)
         except DECODE_ERRORS as problem:

@@ -14,8 +14,10 @@ from ..flows.run_index import correlation_key, failed_keys, tag_keys
 from ..flows.run_record import CANCELLED
 from ..flows.units import public_kind
 from ..handlers.nodes import NodeHandler
+from ..ports.script_files import Deferred
 from ..ports.unit import DAG, DAG_QUEUE, JobStatus, NewEvent, NewJob, RunWrite, Started, StateWrite
 from ..worker.child_runs import end_jobs, parent_key
+from ..worker.routes import build_step_route
 from .decide import Decision
 from .definition import Node
 from .plan import Plan
@@ -159,7 +161,7 @@ class UnitBuilder:
     def jobs(self, decision: Decision, due: int = 0, version: int = 0) -> list[NewJob]:
         """Return the jobs of the nodes that start and, if the run has ended, what tells the run that called it."""
         record = decision.record
-        jobs = []
+        jobs = [*decision.jobs]
         for start in decision.starts:
             node = self._plan.nodes[start.node]
             delay = node.delay_ms + (0 if self._plan.parents[start.node] else self._plan.dag.delay_ms)
@@ -172,7 +174,9 @@ class UnitBuilder:
     def job(
         self, node: int, n: int, input: bytes, record: DagRecord, cause: str, due: int = 0, is_whole: bool = False
     ) -> NewJob:
-        """Build the job of a node, with the `node.started` event that its claim appends."""
+        """Build the job of a node, with the `node.started` event that its claim appends.
+
+        If its rate key is a function of another language, the job is a route that adds it."""
         definition = self._plan.nodes[node]
         executor = self._executor(definition)
         queue = self._queue_of(definition, executor)
@@ -182,10 +186,7 @@ class UnitBuilder:
             meta["n"] = n
         corr = record.event_correlation(self._run)
         head = self._bodies.encode(EventBody("node.started", step=definition.id, correlation_id=corr, meta=meta))
-        rate_key = None
-        if executor is not None and executor.rate_key is not None:
-            rate_key = executor.make_rate_key(unpack(input))
-        return NewJob(
+        job = NewJob(
             id,
             queue,
             definition.id,
@@ -196,8 +197,13 @@ class UnitBuilder:
             step_job_id(self._run, definition.id, 1) if n > 1 else None,  # it continues with the memos of the first
             encode(NodeOptions(definition.id, n, is_whole, self.trace or record.trace)),
             Started(self._stream, head[:-2] + b","),
-            rate_key,
         )
+        if executor is None or executor.rate_key is None:
+            return job
+        try:
+            return msgspec.structs.replace(job, rate_key=executor.make_rate_key(unpack(input)))
+        except Deferred:
+            return build_step_route(job)
 
 
 def restore_job(bodies: EventBodies, run: str, record: DagRecord, job: NewJob) -> NewJob:

@@ -54,6 +54,10 @@ class CallSession(CallEventSession, BranchSession, Protocol):
         """Raise ContextClosed once the attempt is over."""
         ...
 
+    def note_caller(self) -> None:
+        """Take note of a call that another task or thread than the handler's own makes."""
+        ...
+
     def flush(self) -> Coroutine[Any, Any, None]:
         """Commit the journal's writes now."""
         ...
@@ -98,6 +102,7 @@ class CallRecorder:
 
     def next_call(self, name: str, kind: str) -> JournalCall:
         """Return the journal's next call with this name."""
+        self._session.note_caller()
         if name == kind:  # a default name: calls of that kind are identified by their order
             return self.next_call_by_order(name, kind)
         self._check_caller(name)
@@ -105,6 +110,7 @@ class CallRecorder:
 
     def next_call_by_order(self, name: str, kind: str) -> JournalCall:
         """Return the journal's next call with this name; several places in the code may use the name."""
+        self._session.note_caller()
         if kind not in VALUES:  # these have no effect, and may be called anywhere
             self._check_caller(name)
         else:

@@ -2,7 +2,8 @@
 
 A call is identified by its name and by how often that name was used before (`charge#1`, `charge#2` in a loop). A deploy
 may add and remove calls; the calls that remain must keep their kind and their order, or replay fails with an error that
-names the call. In a handler with concurrent calls, order matters only among calls of one name.
+names the call. In a handler with concurrent calls, order matters only among calls of one name, and in TypeScript also
+among calls that are known to be made one after the other.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class JournalEntry(msgspec.Struct, omit_defaults=True):
     error: str | None = None
     code: str | None = None  # for a wait: the fingerprint of the code that suspended on it
     concurrent: bool = False  # the handler made concurrent calls: their order may differ in a replay
+    chain: int = 0  # calls of one chain were made one after the other; see Journal.break_chain
 
 
 class EffectCounts(msgspec.Struct, omit_defaults=True):
@@ -103,6 +105,9 @@ class Journal:
         self.problem: ReplayError | None = None  # the first broken rule: it counts even if the handler caught it
         self.writes = PendingWrites()
         self.is_concurrent = False  # the handler makes concurrent calls: what it does is identified without its order
+        self.orders_effects = True  # emits, launches and state writes come in the same order in each attempt
+        self.chain = 0
+        self._passed: dict[int, float] = {}  # the order of the last recorded call made, by the chain it was recorded in
         self.is_urgent = False  # the writes must be committed before the handler acts on them
         self.recorded_effects = EffectCounts()
         self.entries: dict[str, JournalEntry] = {}
@@ -182,20 +187,27 @@ class Journal:
                 f"the durable call {key} was {_call(entry.kind)} when it was recorded, and now it is {_call(kind)}. "
                 "Give the new call another name, so that it does not get the old call's recorded value",
             )
-        if entry.ord < self.position and not self.is_concurrent:
+        if entry.ord < self._passed.get(entry.chain, 0.0) and not self.is_concurrent:
             raise self.make_error(
                 NonDeterminism,
                 f"an earlier attempt made the durable call {key} before {self.previous}, but this attempt makes it "
                 f"after. Every attempt must make the same calls in the same order; {_RECORDED_ONLY}",
             )
+        self._passed[entry.chain] = entry.ord
         self.position, self.previous = max(entry.ord, self.position), key
         return JournalCall(key, kind, entry.ord, entry)
+
+    def break_chain(self) -> None:
+        """Take note that the next call may be made by another branch than the calls before: a host that cannot tell its
+        branches apart does not know. Only the order of calls of one chain is compared."""
+        self.chain += 1
+        self._passed.clear()
 
     def record(self, call: JournalCall, value: Any = None, *, error: str | None = None) -> JournalEntry:
         """Record a call's value with the next commit."""
         raw = msgspec.Raw(self._pack(call.key, value))
         code = self._code() if call.kind in WAIT_KINDS else ""
-        entry = JournalEntry(call.kind, call.ord, raw, error, code or None, self.is_concurrent)
+        entry = JournalEntry(call.kind, call.ord, raw, error, code or None, self.is_concurrent, self.chain)
         self.add_memo(call.key, entry)
         self.entries[call.key] = entry
         return entry
@@ -240,7 +252,7 @@ class Journal:
         before = self.recorded_effects
         if (emits, sets, len(launches)) != (before.emits, before.sets, len(before.launches)):
             name = f"{EFFECTS}{emits}-{sets}" + (f"-{len(launches)}" if launches else "")
-            self.add_memo(name, EffectCounts(emits, sets, kinds, launches, keys if self.is_concurrent else []))
+            self.add_memo(name, EffectCounts(emits, sets, kinds, launches, [] if self._has_ordered_effects else keys))
 
     def record_partials(self, attempt: str, count: int) -> None:
         """Record how many chunks of output this attempt has sent, so that its resume does not send them again."""
@@ -251,10 +263,14 @@ class Journal:
         """Return how many chunks of output this attempt had sent when it suspended."""
         return self._partials.get(attempt, 0)
 
+    @property
+    def _has_ordered_effects(self) -> bool:
+        return self.orders_effects and not self.is_concurrent
+
     def check_emit(self, index: int, kind: str) -> bool:
         """Return whether an earlier attempt committed the emit at this index; raise if it was of another kind."""
         count = self._count_effect("emit", kind)
-        if self.is_concurrent:
+        if not self._has_ordered_effects:
             return count <= self.recorded_effects.kinds.count(kind)
         if index >= self.recorded_effects.emits:
             return False
@@ -270,7 +286,7 @@ class Journal:
     def check_launch(self, index: int, label: str) -> str | None:
         """Return the id of the launch at this index if an earlier attempt committed it; raise if it was another one."""
         count = self._count_effect("launch", label)
-        if self.is_concurrent:
+        if not self._has_ordered_effects:
             ids = [id for one, id in self.recorded_effects.launches if one == label]
             return ids[count - 1] if count <= len(ids) else None
         if index >= len(self.recorded_effects.launches):
@@ -296,8 +312,8 @@ class Journal:
 
     def check_skipped_waits(self) -> None:
         """Raise if the same code suspended on a wait before and did not reach it now. A deploy may remove waits."""
-        if self.is_concurrent:
-            return  # a branch that was cancelled does not reach its waits
+        if self.is_concurrent or self.chain:
+            return  # a branch that was cancelled, or comes later now, does not reach its waits
         for key, entry in self.entries.items():
             if entry.code is not None and key not in self.reached and entry.code == self._code():
                 raise self.make_error(

@@ -64,6 +64,10 @@ class SessionChannel(Protocol):
         """Raise ContextClosed once the attempt is over."""
         ...
 
+    def note_caller(self) -> None:
+        """Take note of a call that another task or thread than the handler's own makes."""
+        ...
+
     def leave(self, stop: BaseException) -> None:
         """Cancel the handler's task. The attempt ends with `stop`."""
         ...
@@ -84,12 +88,15 @@ class DurableSession:
         public_url: str,
         max_calls: int = DEFAULT_MAX_CALLS,
         mark_calls: MarkCalls | None = None,
+        orders_effects: bool = True,
     ) -> None:
         claim = work.claim
         about = f"step {work.step!r} of run {work.run_id}" if work.run_id is not None else f"job {claim.job}"
         self.journal = Journal(dict(claim.memos), claim.scope, about, lambda: work.handler.code)
+        self.journal.orders_effects = orders_effects
         self.rng = rng
         self.check = channel.check
+        self.note_caller = channel.note_caller
         self.leave = channel.leave
         self.max_calls = max_calls
         self._channel = channel

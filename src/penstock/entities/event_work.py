@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -65,6 +66,7 @@ class EventWork:
     family = "entity"
     parent: RunParent | None = None
     span: AttemptSpan | None = None
+    routed: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,

@@ -13,8 +13,8 @@ from ..core.payload import pack, unpack
 from ..handlers.decorators import StepDefinition
 from ..handlers.registry import Flow
 from ..handlers.subscriptions import Subscription, read_mapped
-from ..ports.script_files import ScriptFunction
-from .decide import Deferred, MappedInput
+from ..ports.script_files import Deferred, ScriptFunction
+from .decide import MappedInput
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from ..core.retry import Backoff
 from ..core.tracebacks import describe_error
 from ..handlers.subscriptions import MapOptions
 from ..handlers.trigger_table import TableStep, TriggerTable
-from ..ports.unit import StateWrite
+from ..ports.script_files import Deferred
+from ..ports.unit import NewJob, StateWrite
 from .record_parts import LoadedParts, LoadedWhat, PartLoad, compensations_key, move_parts, results_key
 from .run_record import (
     CANCELLED,
@@ -88,6 +89,7 @@ class Decision(msgspec.Struct):
     routes: list[Route] = []
     parts: list[StateWrite] = []
     loads: list[PartLoad] = []
+    jobs: list[NewJob] = []  # of steps that were started before
 
 
 class MappedInput(msgspec.Struct, frozen=True):
@@ -104,10 +106,6 @@ class RoutedEvent(msgspec.Struct):
     mapped: MappedInput | None = None
     is_mapped: bool = False
     problem: Exception | None = None
-
-
-class Deferred(Exception):
-    """A condition is a function of another language: a worker evaluates it, and decides then."""
 
 
 class Conditions(Protocol):
@@ -149,6 +147,7 @@ class Decider:
         self._parts: list[StateWrite] = []
         self._loads: list[PartLoad] = []
         self._keeps_all = keeps_all
+        self._jobs: list[NewJob] = []
         self._has_listener = False  # whether a step listens to what the ended step emitted
 
     # Facts
@@ -279,6 +278,11 @@ class Decider:
         else:
             self._compensate_loaded(loaded)
         self._settle()
+        return self._decision()
+
+    def on_job(self, job: NewJob) -> Decision:
+        """Add the job of a step instance that was started: its rate key is known now."""
+        self._jobs.append(job)
         return self._decision()
 
     def on_cancel(self, reason: str) -> Decision:
@@ -638,7 +642,7 @@ class Decider:
     def _decision(self) -> Decision:
         if self._record.status == RUNNING and not self._keeps_all:
             self._parts += move_parts(self._run, self._record)
-        return Decision(self._record, self._events, self._starts, self._routes, self._parts, self._loads)
+        return Decision(self._record, self._events, self._starts, self._routes, self._parts, self._loads, self._jobs)
 
 
 def _is_deduplicated(step: TableStep, options: MapOptions | None) -> bool:

@@ -18,6 +18,7 @@ from ..core.errors import (
     BadArgument,
     HandlerError,
     NotFound,
+    NotRouted,
     PayloadError,
     PenstockError,
     Permanent,
@@ -36,6 +37,7 @@ from ..durable.wait_records import EVENT, WaitBody, WaitResult, event_ref, read_
 from ..handlers.handler import Handler
 from ..jobs.cancellation import JobCancellation, JobCommands
 from ..jobs.engine import InternalJobWork, JobOptions, JobWork, missing_handler, read_options
+from ..jobs.routed_jobs import JobRouteWork
 from ..ports.store import WaitRow
 from ..ports.unit import (
     ALERT,
@@ -47,6 +49,8 @@ from ..ports.unit import (
     EMIT,
     EMIT_ENTITY,
     FOLLOW_PARENT,
+    ROUTE_JOB,
+    ROUTE_START,
     START,
     START_MANY,
     Claim,
@@ -58,6 +62,8 @@ from ..ports.unit import (
 )
 from ..worker.child_runs import CallCancellation, ChildEnd, ChildRuns, ManyStarts, ParentChange, RunStart
 from ..worker.outcomes import Failure, Interruption, Success
+from .engine import FlowEngine
+from .routed_starts import StartRouteWork
 
 T = TypeVar("T")
 
@@ -122,6 +128,7 @@ class DeliveryEngine:
     def __init__(
         self,
         runtime: Runtime,
+        flows: FlowEngine,
         start_flow: StartFlow,
         emit_to: EmitTo,
         children: ChildRuns,
@@ -129,6 +136,7 @@ class DeliveryEngine:
         send_alert: SendAlert,
     ) -> None:
         self._runtime = runtime
+        self._flows = flows
         self._emit_to_entity = emit_to_entity
         self._send_alert = send_alert
         self._jobs = JobCommands(runtime)
@@ -159,6 +167,10 @@ class DeliveryEngine:
         }
 
     async def open(self, claim: Claim) -> JobWork:
+        if claim.name == ROUTE_START:
+            return StartRouteWork(self._runtime, claim, self._flows, self._children)
+        if claim.name == ROUTE_JOB:
+            return JobRouteWork(self._runtime, claim)
         claim, options = read_options(claim)
         handler = self._handlers.get(claim.name) or missing_handler(
             claim.name, DELIVERIES, PenstockError(f"queue {DELIVERIES} is internal and has no job {claim.name!r}")
@@ -269,6 +281,8 @@ class DeliveryEngine:
         run, kind, data, key = _read(EMIT, payload, lambda: tuple(values))
         try:
             await self._emit_to(run, kind, data, key, payload.get("tags", ()))
+        except NotRouted:
+            raise  # it starts soon
         except (NotFound, RunError, PayloadError, HandlerError, UnreadableRecord) as problem:
             # The run has ended meanwhile or was never started: a dead letter records it.
             raise Permanent(f"cannot emit {kind!r} to run {run!r}: {problem}") from problem

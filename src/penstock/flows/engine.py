@@ -24,7 +24,7 @@ from ..handlers.trigger_table import decode as decode_table
 from ..jobs.engine import missing_handler
 from ..ports.runner import Runner
 from ..ports.store import JobRow, StateRow
-from ..ports.unit import DELIVERIES, READ_PARTS, Claim, NewJob
+from ..ports.unit import DELIVERIES, READ_PARTS, ROUTE_STEP, Claim, NewJob
 from ..worker.child_runs import RunStart
 from ..worker.engines import PreflightProblem, RecordSummary, RunOutcome
 from ..worker.outcomes import Launcher
@@ -34,7 +34,7 @@ from .conditions import CodeConditions
 from .decide import Decider
 from .record_check import check_record, check_step_job
 from .reducer import RunView, apply_flow, finish_view, reduce_flow
-from .routing import PartsWork, RouteWork
+from .routing import PartsWork, RouteWork, StepRouteWork
 from .run_index import start_keys
 from .run_record import RunRecord
 from .step_work import OtherVersionWork, StepWork
@@ -77,7 +77,8 @@ class FlowEngine:
         except UnreadableRecord as problem:
             return UnreadableRunWork(self, claim, problem)
         if claim.queue == DELIVERIES:
-            work = PartsWork if claim.name == READ_PARTS else RouteWork
+            works = {READ_PARTS: PartsWork, ROUTE_STEP: StepRouteWork}
+            work = works.get(claim.name, RouteWork)
             return work(self, claim, record, table, flow)
         try:
             options = decode_options(claim.opts)

@@ -1,8 +1,8 @@
 """Jobs of the engine in a run: a decision waits for nothing, so what it must wait for is a job.
 
-A route evaluates the `when` or `map` of a subscription that is a function of another language. Another job reads parts
-of the run record that are kept beside it. The commit that needs one adds the job, in the same unit. A worker does it
-and decides: the job's end and what it starts are one commit.
+A route evaluates the `when` or `map` of a subscription, or the rate key of a step, that is a function of another
+language. Another job reads parts of the run record that are kept beside it. The commit that needs one adds the job, in
+the same unit. A worker does it and decides: the job's end and what it starts are one commit.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import msgspec
 from ..commit.committer import CommitRequest
 from ..core.errors import ConfigError, RunnerLost, UnknownFlow, UnknownStep
 from ..core.json_match import contains
-from ..core.payload import pack
-from ..core.retry import Backoff, RetryPolicy
+from ..core.payload import pack, unpack
 from ..core.stored import read_stored
+from ..core.tracebacks import describe_error
 from ..handlers.handler import Handler
 from ..handlers.registry import Flow
 from ..handlers.subscriptions import Subscription, read_mapped
 from ..handlers.trigger_table import TriggerTable
+from ..jobs.routed_jobs import ROUTE_RETRY
 from ..ports.unit import DELIVERIES, Claim, Completed, Dead, Outcome, Released, RetryAt, Unit
 from ..worker.outcomes import Failure, Interruption, JobReturn, Success, pack_record
+from ..worker.routes import decode_step
 from .conditions import find_subscription, make_arguments
-from .decide import Decider, Decision, MappedInput, Route, RoutedEvent
+from .decide import Decider, Decision, EndedStep, MappedInput, Route, RoutedEvent
 from .record_parts import (
     LoadedParts,
     PartLoad,
@@ -37,12 +39,12 @@ from .record_parts import (
 )
 from .run_record import RunRecord
 from .step_work import StepWork
+from .units import decode_options
 
 if TYPE_CHECKING:
     from .engine import FlowEngine
 
 T = TypeVar("T")
-RETRY = RetryPolicy(attempts=1_000, backoff=Backoff("exponential", 200, 60_000))
 
 
 class EngineWork(StepWork):
@@ -57,7 +59,7 @@ class EngineWork(StepWork):
         flow: Flow | None,
         work: Callable[[], Awaitable[None]],
     ) -> None:
-        handler = Handler(claim.name, work, DELIVERIES, RETRY, dead_letters=False)
+        handler = Handler(claim.name, work, DELIVERIES, ROUTE_RETRY, dead_letters=False)
         super().__init__(engine, claim, record, table, flow, handler, 1)
 
     def decide(self, decider: Decider) -> Decision:
@@ -134,6 +136,39 @@ class RouteWork(EngineWork):
 
     def give_up(self, failure: Failure) -> None:
         self._routed = RoutedEvent(self._route, problem=RunnerLost(failure.error.error))
+
+
+class StepRouteWork(EngineWork):
+    """One claim of the route of a step: it adds the step's job with its rate key, or fails the step."""
+
+    def __init__(self, engine: FlowEngine, claim: Claim, record: RunRecord, table: TriggerTable, flow: Flow | None):
+        super().__init__(engine, claim, record, table, flow, self._evaluate)
+        self._routed = decode_step(claim.payload)
+        self._rate_key: str | None = None
+        self._problem: Exception | None = None
+
+    async def _evaluate(self) -> None:
+        definition = self._flow.steps.get(self._routed.name) if self._flow is not None else None
+        if definition is None:
+            raise UnknownStep(f"no step {self._routed.name!r} of flow {self.flow!r} here; run a worker that has it")
+        try:
+            self._rate_key = await definition.handler.evaluate_rate_key(unpack(bytes(self._routed.payload)))
+        except (RunnerLost, ConfigError):
+            raise
+        except Exception as problem:
+            self._problem = problem
+
+    def decide(self, decider: Decider) -> Decision:
+        routed = self._routed
+        if self._problem is None:
+            return decider.on_job(routed.build(self._run, self._rate_key))
+        step, n = self._routed.name, decode_options(bytes(routed.opts)).n
+        why = describe_error(type(self._problem).__name__, str(self._problem))
+        error = {"error": f"the rateKey function of {step} raised {why}", "code": "rate_key_failed"}
+        return decider.on_failed(EndedStep(step, n, routed.id, 1, bytes(routed.payload), 0), error, 1)
+
+    def give_up(self, failure: Failure) -> None:
+        self._problem = RunnerLost(failure.error.error)
 
 
 class PartsWork(EngineWork):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..commit.command_sink import CommandSink
-from ..commit.committer import CommitRequest
+from ..commit.committer import Build, CommitRequest
 from ..commit.preview import is_dry_run
 from ..core.errors import RunError, UnknownRun, UnreadableRecord
 from ..core.ids import check_id, step_job_id
@@ -72,11 +72,47 @@ class FlowCommands:
     ) -> bool:
         """Start a run, and append the events `also`. Return False if a run with that id exists: this makes an
         idempotency key work."""
+        build = self.plan_start(
+            flow, run, input, correlation_id=correlation_id, priority=priority, due=due, tags=tags, cause=cause,
+            parent=parent, link=link, move=move, options=options, also=also, trace=current_trace.get(),
+        )  # fmt: skip
+        receipt = await self._sink.submit(CommitRequest(build, run=run))
+        if isinstance(receipt, Conflict):
+            if move is not None:
+                # The slot's run exists from before the schedule was changed: move on to the next slot.
+                unit = Unit(self._engine.new_unit_id(), schedule=move)
+                await self._sink.submit(CommitRequest(lambda _v, _r: unit))
+            self.check_same_flow(flow, run, receipt.record)
+            return False
+        if isinstance(receipt, Refused):
+            return False  # another scheduler fired this slot
+        if flow.definition.version is not None and not is_dry_run():
+            self._pinned.add(flow.table.fingerprint)
+        return True
+
+    def plan_start(
+        self,
+        flow: Flow,
+        run: str,
+        input: bytes,
+        *,
+        correlation_id: str | None = None,
+        priority: int = 0,
+        due: int = 0,
+        tags: dict[str, str] | None = None,
+        cause: str = "start",
+        parent: str | None = None,
+        link: RunParent | None = None,
+        move: ScheduleMove | None = None,
+        options: MapOptions | None = None,
+        also: Sequence[NewEvent] = (),
+        trace: str | None = None,
+    ) -> Build:
+        """Return what builds the unit that starts a run. It answers with a Conflict if the run exists."""
         engine, table = self._engine, flow.table
         pin = table.fingerprint if flow.definition.version is not None else None
         unit_id = engine.new_unit_id()
         attributes = flow.definition.read_attributes(input) if flow.definition.attributes is not None else {}
-        trace = current_trace.get()
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
             if version:
@@ -105,20 +141,10 @@ class FlowCommands:
                 schedule=move,
             )
 
-        receipt = await self._sink.submit(CommitRequest(build, run=run))
-        if isinstance(receipt, Conflict):
-            if move is not None:
-                # The slot's run exists from before the schedule was changed: move on to the next slot.
-                await self._sink.submit(CommitRequest(lambda _v, _r: Unit(unit_id, schedule=move)))
-            self._check_same_flow(flow, run, receipt.record)
-            return False
-        if isinstance(receipt, Refused):
-            return False  # another scheduler fired this slot
-        if pin is not None and not is_dry_run():
-            self._pinned.add(pin)
-        return True
+        return build
 
-    def _check_same_flow(self, flow: Flow, run: str, data: bytes | None) -> None:
+    def check_same_flow(self, flow: Flow, run: str, data: bytes | None) -> None:
+        """Raise RunError if a run that exists is of another flow."""
         if data is not None and (other := records.decode(data, run).flow) != flow.name:
             raise RunError(
                 f"run {run!r} already exists and belongs to flow {other!r}, not {flow.name!r}; use another key"

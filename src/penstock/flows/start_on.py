@@ -34,14 +34,14 @@ async def find_start(flow: Flow, event: Event) -> MappedInput | None:
     return None
 
 
-def started_run_id(flow: Flow, start: MappedInput, default: str) -> str:
+async def started_run_id(flow: Flow, start: MappedInput, default: str) -> str:
     """Return the id of a run that an event starts: the `jobId` that `map` returned, the key that the flow declares, or
     else `default`."""
     input, options = start.input, start.options
     if options is not None and options.job_id is not None and options.dedupe is not False:
         return check_id(options.job_id, "opts.jobId")
     try:
-        key = flow.definition.entry.handler.make_key(unpack(input), flow.name)
+        key = await flow.definition.entry.handler.evaluate_key(unpack(input), flow.name)
     except SchemaViolation:
         return default  # the run starts and fails with it
     return default if key is None else check_id(key, "idempotency key")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -60,6 +61,7 @@ class StepWork:
 
     family = "step"
     span: AttemptSpan | None = None
+    routed: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,

@@ -8,13 +8,15 @@ from typing import Any
 import msgspec
 
 from ..core.events import RESERVED_PREFIXES, EventBodies, EventBody
-from ..core.ids import step_job_id
+from ..core.ids import event_route_id, step_job_id
 from ..core.payload import DECODE_ERRORS, unpack
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import TriggerTable
+from ..ports.script_files import Deferred
 from ..ports.store import JobRow
 from ..ports.unit import DELIVERIES, READ_PARTS, ROUTE, Claim, NewEvent, NewJob, RunWrite, Started
 from ..worker.child_runs import end_jobs
+from ..worker.routes import build_step_route
 from .decide import Decision, Route, StepStart
 from .record_parts import PartLoad
 from .run_index import failed_keys, start_keys
@@ -98,7 +100,7 @@ class UnitBuilder:
 
     def jobs(self, decision: Decision, due: int = 0, version: int = 0) -> list[NewJob]:
         """Return the jobs of the steps that start and, if the run has ended, what tells the run that called it."""
-        jobs = [self._job(start, decision.record, due) for start in decision.starts]
+        jobs = [*decision.jobs, *(self._job(start, decision.record, due) for start in decision.starts)]
         jobs += [self._route_job(route) for route in decision.routes]
         jobs += [self._parts_job(load) for load in decision.loads]
         record = decision.record
@@ -107,7 +109,7 @@ class UnitBuilder:
         return jobs
 
     def _route_job(self, route: Route) -> NewJob:
-        return NewJob(f"{self._run}.--route.{route.n}", DELIVERIES, ROUTE, encode(route), run=self._run)
+        return NewJob(event_route_id(self._run, route.n), DELIVERIES, ROUTE, encode(route), run=self._run)
 
     def _parts_job(self, load: PartLoad) -> NewJob:
         return NewJob(f"{self._run}.--parts.{load.n}", DELIVERIES, READ_PARTS, encode(load), run=self._run)
@@ -148,14 +150,16 @@ class UnitBuilder:
         scope: str | None = None,
         shown: bytes | None = None,
     ) -> NewJob:
-        """Build the job of a step instance, with the `step.started` event that its claim appends."""
+        """Build the job of a step instance, with the `step.started` event that its claim appends.
+
+        If its rate key is a function of another language, the job is a route that adds it."""
         meta: dict[str, Any] = {"jobId": id, "causationId": cause, "queue": queue}
         if options.n > 1:
             meta["n"] = options.n
         data = msgspec.Raw(b'{"input":' + shown + b"}") if shown is not None else None
         corr = record.event_correlation(self._run)
         head = self._encode(EventBody("step.started", step=step, correlation_id=corr, data=data, meta=meta))
-        return NewJob(
+        job = NewJob(
             id,
             queue,
             step,
@@ -166,11 +170,11 @@ class UnitBuilder:
             scope,
             encode(options),
             Started(self._stream, head[:-2] + b","),
-            self._rate_key(step, input),
         )
-
-    def _rate_key(self, step: str, input: bytes) -> str | None:
         definition = self._flow.steps.get(step) if self._flow is not None else None
         if definition is None or definition.handler.rate_key is None:
-            return None
-        return definition.handler.make_rate_key(unpack(input))
+            return job
+        try:
+            return msgspec.structs.replace(job, rate_key=definition.handler.make_rate_key(unpack(input)))
+        except Deferred:
+            return build_step_route(job)

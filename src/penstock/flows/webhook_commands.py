@@ -18,10 +18,14 @@ from ..core.payload import pack, parse_json, unpack
 from ..core.schemas import make_validator
 from ..core.signatures import ID_HEADER, Signature, read_headers, read_key, verify
 from ..core.text import shorten
+from ..core.trace_context import current_trace
 from ..durable.journal import encode
 from ..durable.wait_records import CallOrigin
 from ..handlers.webhooks import Webhook
-from ..ports.unit import NewEvent, Refused, Unit
+from ..ports.script_files import Deferred
+from ..ports.unit import Committed, NewEvent, Refused, Unit
+from ..worker.child_runs import RunStart
+from ..worker.routes import build_start_route
 from .engine import FlowEngine
 from .run_commands import FlowCommands
 
@@ -110,13 +114,27 @@ class WebhookCommands:
         flow = self._runtime.registry().flow(str(webhook.flow))
         handler, value = flow.definition.entry.handler, unpack(data)
         handler.check_start(value, f"flow {flow.name!r}")
-        run = handler.make_key(value, flow.name)
+        run, is_routed = None, False
+        try:
+            run = handler.make_key(value, flow.name)
+        except Deferred:
+            is_routed = True
         if run is None and key is not None:
             run = f"{flow.name}-{digest(f'webhook {webhook.path} {key}'.encode())}"
         run = run or uuid7(self._runtime.clock.now_ms())
-        event = self._received(webhook, data, key, method, caller, {"run": run})
-        is_new = await self._commands.start(flow, run, data, cause=f"webhook-{webhook.path}", also=[event])
+        event, cause = self._received(webhook, data, key, method, caller, {"run": run}), f"webhook-{webhook.path}"
+        if is_routed:
+            is_new = await self._route(flow.name, run, value, cause, event)
+        else:
+            is_new = await self._commands.start(flow, run, data, cause=cause, also=[event])
         return WebhookReceipt(webhook.path, is_new, run=run, key=key)
+
+    async def _route(self, flow: str, run: str, value: Any, cause: str, event: NewEvent) -> bool:
+        """Leave the start to a worker that can evaluate the key: it appends the event with the run."""
+        start = RunStart(flow, run, value, "", None, trace=current_trace.get())
+        unit = Unit(self._runtime.new_unit_id(), jobs=[build_start_route(start, cause, also=[event])])
+        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
+        return isinstance(receipt, Committed) and all(receipt.added)
 
     async def is_dag(self, name: str | None) -> bool:
         """Return whether a webhook starts a dag."""

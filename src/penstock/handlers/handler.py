@@ -22,6 +22,7 @@ from ..core.schemas import UnknownFields, Validator, make_validator, needs_valid
 from ..core.text import shorten
 from ..durable.declared_waits import Await, read_await
 from ..ports.runner import Gate, HandlerRef, NodeBinding
+from ..ports.script_files import Deferred, ScriptFunction
 from ..ports.unit import KeepJobs, RateLimit
 from .fingerprint import compute_fingerprint
 from .options import (
@@ -180,10 +181,13 @@ class Handler:
     def make_key(self, payload: Any, owner: str | None = None) -> str | None:
         """Return the idempotency key of an input, or None. A function receives the input as the handler does.
 
-        A key made from a hash is unique in its `owner`: the flow, or else the queue.
+        A key made from a hash is unique in its `owner`: the flow, or else the queue. Raise Deferred for a function of
+        another language: `evaluate_key` awaits it.
         """
         if self.key is None:
             return None
+        if self.key_script is not None:
+            raise Deferred
         if self.key == "auto":
             # Sort the keys of objects: equal inputs have equal keys.
             content = msgspec.json.encode([owner or self.queue_name, self.name, to_plain(payload)], order="sorted")
@@ -196,6 +200,23 @@ class Handler:
         except Exception as problem:
             raise self._failed_function("key", problem) from problem
 
+    @property
+    def key_script(self) -> ScriptFunction | None:
+        """The function of another language that returns its key."""
+        return _find_script(self.key)
+
+    async def evaluate_key(self, payload: Any, owner: str | None = None) -> str | None:
+        """Return the idempotency key of an input, also if it is a function of another language."""
+        if self.key_script is None:
+            return self.make_key(payload, owner)
+        key = await self.key_script(payload)
+        if isinstance(key, bool) or not isinstance(key, str | int):
+            raise BadArgument(
+                f"the idempotencyKey function of {self.name} ({self.where}) must return a string or a whole number, "
+                f"got {shorten(key)}"
+            )
+        return key if isinstance(key, str) else f"{self.name}-{key}"
+
     def _key_at(self, payload: Any, path: str) -> str:
         value = _value_at(payload, path)
         if isinstance(value, bool) or not isinstance(value, str | int):
@@ -207,9 +228,11 @@ class Handler:
 
     def make_rate_key(self, payload: Any) -> str | None:
         """Return the rate key of an input: the value at a dotted path, or of a function, which receives the input as
-        the handler does."""
+        the handler does. Raise Deferred for a function of another language: `evaluate_rate_key` awaits it."""
         if self.rate_key is None:
             return None
+        if _find_script(self.rate_key) is not None:
+            raise Deferred
         if callable(self.rate_key):
             try:
                 typed = self.check_input(payload)
@@ -220,6 +243,16 @@ class Handler:
             except Exception as problem:
                 raise self._failed_function("rate_key", problem) from problem
         return _rate_key_text(_value_at(payload, self.rate_key))
+
+    async def evaluate_rate_key(self, payload: Any) -> str | None:
+        """Return the rate key of an input, also if it is a function of another language."""
+        script = _find_script(self.rate_key)
+        if script is None:
+            return self.make_rate_key(payload)
+        try:
+            return _rate_key_text(await script(payload))
+        except SchemaViolation:
+            return None  # the attempt fails with it
 
     def make_order_key(self, payload: Any) -> str | None:
         """Return the order key of an input, made like the rate key. Raise BadArgument if the input has none: the job
@@ -250,6 +283,10 @@ class Handler:
     def with_queue(self, queue: str) -> Self:
         """Return the handler on a queue, unless it has its own."""
         return self if self.queue is not None else replace(self, queue=queue)
+
+
+def _find_script(option: object) -> ScriptFunction | None:
+    return option if isinstance(option, ScriptFunction) else None
 
 
 def _rate_key_text(value: Any) -> str:

@@ -19,6 +19,8 @@ from .nodes import NodeDefinition, NodeHandler
 _DEFAULT_EXPORT = re.compile(r"^[ \t]*(?:export\s+default\b|module\.exports\b|export\s*\{)", re.MULTILINE)
 _AWAITED = frozenset(("where", "delay", "match", "payload"))  # of a declared wait: an attempt calls them
 _ROUTED = frozenset(("when", "map"))  # of a subscription: a worker calls them and decides then
+# A worker calls them before it starts the run or adds the job.
+_KEYS = frozenset(("idempotencyKey", "idempotency_key", "key", "rateKey", "rate_key"))
 
 
 def read_script(
@@ -109,8 +111,7 @@ class _Reader:
         if not _may_be_function(path):
             raise DefinitionError(
                 f"config.{shown} is a function, which a TypeScript or JavaScript file cannot have here: every process "
-                "that starts work would call it, also those without Node. Use data, such as idempotencyKey: 'auto' or "
-                "rateKey: 'customer.id', or pass key= where the work is started",
+                "would call it, also those without Node. Use data, such as orderKey: 'customer.id'",
                 code="script_function",
                 where=self._file,
             )
@@ -120,6 +121,8 @@ class _Reader:
 def _may_be_function(path: Sequence[str | int]) -> bool:
     """Return whether a worker calls the function at a path, where Node is."""
     *owner, name = path
+    if not owner:
+        return name in _KEYS
     if owner[:1] in (["await"], ["wait"]):
         return len(path) == 2 and name in _AWAITED
     inside = owner[1:] if owner[:1] == ["flow"] else owner

@@ -70,6 +70,7 @@ class Attempt:
         self._branches: set[asyncio.Task[Any]] = set()
         self._unanswered: dict[asyncio.Future[Any], int] = {}
         self._executing: set[asyncio.Task[None]] = set()
+        self._is_concurrent = False  # the worker knows that the handler does several things at once
 
     def cancel_soon(self) -> None:
         """Cancel an `async def` handler when its loop runs. Called on the thread that reads frames."""
@@ -104,10 +105,24 @@ class Attempt:
                 "awaits itself"
             )
 
+    def note_caller(self) -> None:
+        """Tell the worker, once, that another task or thread than the handler's own does something."""
+        if self._is_concurrent:
+            return
+        if self.loop is None:
+            is_own = threading.current_thread() is threading.main_thread()
+        else:
+            task = asyncio.current_task(self.loop)
+            is_own = task is self.main or task in self._executing
+        if not is_own:
+            self._is_concurrent = True
+            self.wire.send(frames.Concurrent())
+
     # Requests
 
     def request(self, request: frames.Request, site: str | None = None) -> Any:
         """Return the answer to a request; blocks the calling thread."""
+        self.note_caller()
         return self._wait(self.wire.call(request, site))
 
     def ask(self, request: frames.Request, site: str | None = None) -> Coroutine[Any, Any, Any]:
@@ -115,6 +130,7 @@ class Attempt:
         return self._ask_blocking(request, site) if self.loop is None else self._ask_on_loop(request, site)
 
     async def _ask_blocking(self, request: frames.Request, site: str | None) -> Any:
+        self.note_caller()
         inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for number in _functions_of(request):
             function = self._functions.get(number)
@@ -130,7 +146,8 @@ class Attempt:
         task = asyncio.current_task()
         assert task is not None
         assert self.loop is not None
-        is_branch = task is not self.main or bool(self._unanswered) or bool(self._branches)
+        others = any(not branch.done() for branch in self._branches)  # one that has ended is discarded a moment later
+        is_branch = task is not self.main or bool(self._unanswered) or others
         call = self.wire.call(request, site, is_branch)
         answer = asyncio.wrap_future(call.future)
         self._unanswered[answer] = call.id

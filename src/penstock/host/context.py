@@ -71,7 +71,11 @@ class HostChannel:
     def send(self, frame: frames.Notice) -> None:
         self._attempt.wire.send(frame)
 
+    def bind_thread(self) -> None:
+        """A `def` handler has the main thread."""
+
     def emit(self, kind: str, data: Any, correlation_id: str | None, tags: Any = None) -> None:
+        self._attempt.note_caller()
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
         self.send(frames.Emit(kind, raw, correlation_id, check_event_tags(tags)))
 
@@ -132,6 +136,7 @@ class HostState:
 
     def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> AlreadyDone:
         self._channel.check()
+        self._attempt.note_caller()
         text = join_key(key)
         packed = msgspec.Raw(pack(value, f"the value of state {text!r}"))
         self._channel.send(frames.StateSet(text, packed, to_span(ttl), self._shared))
@@ -139,6 +144,7 @@ class HostState:
 
     def delete(self, key: Key) -> AlreadyDone:
         self._channel.check()
+        self._attempt.note_caller()
         self._channel.send(frames.StateDelete(join_key(key), self._shared))
         return DONE
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -203,6 +205,7 @@ class JobWork:
     launcher: Launcher | None = None
     parent: RunParent | None = None
     span: AttemptSpan | None = None
+    routed: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, runtime: Runtime, claim: Claim, handler: Handler, options: JobOptions | None = None) -> None:
         options = options if options is not None else decode_options(claim.opts)

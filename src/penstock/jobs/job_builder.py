@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,8 @@ import msgspec
 from ..commit.runtime import Runtime
 from ..core.argument_checks import MAX_WORD_CHARS, check_optional_text
 from ..core.errors import ConfigError
-from ..core.ids import check_job_id, check_name, uuid7
+from ..core.events import EventBodies
+from ..core.ids import ROUTE_SUFFIX, check_job_id, check_name, route_id, uuid7
 from ..core.options import check_priority
 from ..core.payload import pack, unpack
 from ..core.retry import RetryPolicy
@@ -19,8 +20,65 @@ from ..core.text import check_text, shorten
 from ..core.trace_context import current_trace
 from ..handlers.decorators import read_definitions
 from ..handlers.handler import Handler, JobDefinition
-from ..ports.unit import Dedupe, NewJob, PublishedOptions
-from .engine import JobOptions, new_job
+from ..ports.script_files import Deferred
+from ..ports.unit import DELIVERIES, ROUTE_JOB, Dedupe, NewJob, PublishedOptions
+from .engine import JobOptions, encode_options, new_job
+
+
+class JobPlan(msgspec.Struct, omit_defaults=True):
+    """What a plain job is built from."""
+
+    id: str
+    queue: str
+    name: str
+    payload: msgspec.Raw
+    options: JobOptions
+    is_routed: bool = False  # a function of another language returns one of its keys
+    is_keyed: bool = False  # and that is the key which will be its id
+    priority: int = 0
+    due: int = 0
+    rate_key: str | None = None
+    dedupe: Dedupe | None = None
+    published: PublishedOptions | None = None
+    parent: str | None = None
+    waits_for_children: bool = False
+
+    def build(self, bodies: EventBodies) -> NewJob:
+        """Build the job."""
+        job = new_job(
+            id=self.id,
+            queue=self.queue,
+            name=self.name,
+            payload=bytes(self.payload),
+            bodies=bodies,
+            options=self.options,
+            priority=self.priority,
+            due=self.due,
+            rate_key=self.rate_key,
+            dedupe=self.dedupe,
+            published=self.published,
+            parent=self.parent,
+        )
+        if not self.waits_for_children and self.options.parent is None:
+            return job
+        return msgspec.structs.replace(job, waits_for_children=self.waits_for_children, parent=self.options.parent)
+
+
+def build_route(plans: Sequence[JobPlan]) -> NewJob:
+    """Build the route of a job, or of a tree of jobs, parents before children.
+
+    Jobs with an order key keep their order: so do their routes."""
+    first = plans[0]
+    order = first.options.order_key
+    key = f"{first.queue}/{order}" if order is not None else None
+    options = JobOptions(first.options.correlation_id, order_key=key, trace=first.options.trace)
+    payload, opts = encode_options(list(plans)), encode_options(options)
+    return NewJob(route_id(first.id), DELIVERIES, ROUTE_JOB, payload, opts=opts, order_key=key)
+
+
+def public_id(job: NewJob) -> str:
+    """Return the id of a job for those who enqueue it: of a route, that of the job it will add."""
+    return job.id.removesuffix(ROUTE_SUFFIX) if job.queue == DELIVERIES else job.id
 
 
 class JobBuilder:
@@ -60,18 +118,47 @@ class JobBuilder:
         """Build one validated job, with the key, delay, priority, rate key and order key its handler declares.
 
         Its id is `key`, or else the key its handler declares, or else `default_key`, or else a UUIDv7. `parent` is the
-        run or job whose handler enqueues it.
+        run or job whose handler enqueues it. If a key is a function of another language, the job is the route that
+        will add it; `public_id` is the id for the caller.
         """
+        plan = self.plan(
+            queue, input, options, name=name, key=key, default_key=default_key, due=due, priority=priority,
+            dedupe=dedupe, parent=parent,
+        )  # fmt: skip
+        return build_route([plan]) if plan.is_routed else plan.build(self._runtime.bodies)
+
+    def plan(
+        self,
+        queue: str,
+        input: Any,
+        options: JobOptions,
+        *,
+        name: str | None,
+        key: str | None,
+        default_key: str | None,
+        due: int,
+        priority: int | None,
+        dedupe: Dedupe | None = None,
+        parent: str | None = None,
+    ) -> JobPlan:
+        """Return what one validated job is built from."""
         data = pack(input, f"the input of a job of queue {check_name(queue, 'queue name')!r}")
         handler = self._runtime.registry().job(queue, check_optional_text(name, "the name of a job") or "*")
-        rate_key, published = None, _published_options(handler, options)
+        rate_key, published, is_keyed, is_routed = None, _published_options(handler, options), False, False
         if priority is not None:
             check_priority(priority)
         if handler is not None:
             value = unpack(data)
             handler.check_start(value, repr(handler.name))
-            key = key if key is not None else handler.make_key(value)
-            rate_key = handler.make_rate_key(value)
+            if key is None:
+                try:
+                    key = handler.make_key(value)
+                except Deferred:
+                    is_keyed = is_routed = True
+            try:
+                rate_key = handler.make_rate_key(value)
+            except Deferred:
+                is_routed = True
             if handler.order_key is not None and options.order_key is None:
                 options = msgspec.structs.replace(options, order_key=handler.make_order_key(value))
             if not due and handler.delay_ms:
@@ -80,19 +167,20 @@ class JobBuilder:
         key = key if key is not None else default_key
         if options.trace is None and (trace := current_trace.get()) is not None:
             options = msgspec.structs.replace(options, trace=trace)
-        return new_job(
-            id=check_job_id(key) if key is not None else uuid7(self._runtime.clock.now_ms()),
-            queue=queue,
-            name=name or (handler.name if handler is not None else queue),
-            payload=data,
-            bodies=self._runtime.bodies,
-            options=options,
-            priority=priority or 0,
-            due=due,
-            rate_key=rate_key,
-            dedupe=dedupe,
-            published=published,
-            parent=parent,
+        return JobPlan(
+            check_job_id(key) if key is not None else uuid7(self._runtime.clock.now_ms()),
+            queue,
+            name or (handler.name if handler is not None else queue),
+            msgspec.Raw(data),
+            options,
+            is_routed,
+            is_keyed,
+            priority or 0,
+            due,
+            rate_key,
+            dedupe,
+            published,
+            parent,
         )
 
 

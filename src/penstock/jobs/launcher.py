@@ -16,12 +16,14 @@ from ..core.retry import RetryPolicy
 from ..core.schemas import convert_result
 from ..durable.child_runs import ChildLaunch, ChildOutcome, ChildRequest
 from ..handlers.registry import find_result_type
+from ..ports.script_files import Deferred
 from ..ports.unit import DELIVERIES, START, START_MANY, NewJob, RunParent
 from ..worker.child_runs import ChildRuns, ManyStarts, RunStart
 from ..worker.engines import RunDefinition
 from ..worker.outcomes import Launch, Work, pack_record
+from ..worker.routes import build_start_route
 from .engine import JobOptions
-from .job_builder import JobBuilder
+from .job_builder import JobBuilder, public_id
 
 PAGE_CHILDREN = 100  # of a call of many: one job starts them
 PAGE_BYTES = 128 * 1024
@@ -75,13 +77,13 @@ class Launcher:
             priority=launch.priority,
             parent=_parent(work),
         )
-        return Launch(self.label(launch), job.id, job)
+        return Launch(self.label(launch), public_id(job), job)
 
     async def warn(self, launches: Sequence[Launch]) -> None:
         """Warn about jobs that no handler takes: the queue is most likely misspelt."""
         for launch in launches:
             queue, name = launch.job.queue, launch.job.name
-            if launch.is_run or self._runtime.registry().job(queue, name) is not None:
+            if launch.is_run or queue == DELIVERIES or self._runtime.registry().job(queue, name) is not None:
                 continue
             await self._warn_about_queue(queue, name if name != queue else None)
 
@@ -103,8 +105,9 @@ class Launcher:
         link = RunParent(run, up.root if up is not None else run, depth, call)
         inputs = [_check_input(flow, one) for one in request.inputs]
         prefix = f"{flow.name}-{digest(b'%b %b %b' % (work.claim.scope.encode(), key.encode(), work.claim.payload))}"
+        is_routed = False
         if not request.is_many:
-            own = request.key if request.key is not None else flow.make_key(inputs[0])
+            own, is_routed = _make_key(flow, request.key, inputs[0])
             prefix = check_id(own, "idempotency key") if own is not None else prefix
         start = RunStart(
             flow.name,
@@ -119,6 +122,8 @@ class Launcher:
             flow.kind,
             work.trace,
         )
+        if is_routed:
+            return ChildLaunch(flow.name, prefix, 1, [build_start_route(start, run, id=f"start.{call}")])
         if not request.is_many:
             return ChildLaunch(flow.name, prefix, 1, [NewJob(f"start.{call}", DELIVERIES, START, pack_record(start))])
         jobs = [
@@ -151,7 +156,7 @@ class Launcher:
         runtime = self._runtime
         flow = self._find_definition(launch.flow)
         value = _check_input(flow, launch.input)
-        key, up = launch.key if launch.key is not None else flow.make_key(value), work.parent
+        (key, is_routed), up = _make_key(flow, launch.key, value), work.parent
         run = check_id(key, "idempotency key") if key is not None else _make_id(flow.name, work, index)
         link = RunParent(work.run_id, up.root if up is not None else work.run_id) if work.run_id is not None else None
         start = RunStart(
@@ -167,8 +172,18 @@ class Launcher:
             flow.kind,
             work.trace,
         )
+        if is_routed:
+            return Launch(_label(flow), run, build_start_route(start, _parent(work)), is_run=True)
         job = NewJob(f"start.{_make_id(flow.name, work, index)}", DELIVERIES, START, pack_record(start))
         return Launch(_label(flow), run, job, is_run=True)
+
+
+def _make_key(definition: RunDefinition, key: str | None, input: Any) -> tuple[str | None, bool]:
+    """Return the key of a run, and whether a worker must evaluate it."""
+    try:
+        return key if key is not None else definition.make_key(input), False
+    except Deferred:
+        return None, True
 
 
 def _make_id(name: str, work: Work, index: int) -> str:

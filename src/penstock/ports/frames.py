@@ -88,7 +88,12 @@ class BlobClose(Frame, frozen=True, tag="blob.close"):
     read: int
 
 
-Notice = Emit | Log | Progress | Partial | StateSet | StateDelete | Blocked | BlobClose
+class Concurrent(Frame, frozen=True, tag="concurrent"):
+    """Another thread or task than the handler's own is about to do something: the order of what the handler does may
+    differ when it runs again. A host sends it once, before the first such frame."""
+
+
+Notice = Emit | Log | Progress | Partial | StateSet | StateDelete | Blocked | Concurrent | BlobClose
 
 
 # Durable calls, as data
@@ -339,12 +344,14 @@ class Call(Frame, frozen=True, tag="call"):
     """A request that needs an answer. `site` is `file:line` of the handler.
 
     Without `branch`, the handler does nothing else until it has the answer: it may be suspended at once. With `branch`,
-    it may go on in another branch, and sends `Blocked` when none does."""
+    it may go on in another branch, and sends `Blocked` when none does. With `loose`, another branch than that of the
+    call before may make it: the host knows only that some calls follow from the answer to the one before."""
 
     id: int
     request: Request
     site: str | None = None
     branch: bool = False
+    loose: bool = False
 
 
 class Executed(Frame, frozen=True, tag="executed"):
@@ -397,6 +404,7 @@ HandlerFrame = (
     | StateDelete
     | Blocked
     | BlobClose
+    | Concurrent
     | Call
     | Executed
     | Done

@@ -109,13 +109,21 @@ class Channel(Protocol):
         """Take a frame that needs no answer. Raises what the same `ctx` call would raise."""
         ...
 
-    async def call(self, request: Request, execute: Execute, site: str | None = None, is_branch: bool = False) -> Any:
+    async def call(
+        self,
+        request: Request,
+        execute: Execute,
+        site: str | None = None,
+        is_branch: bool = False,
+        is_loose: bool = False,
+    ) -> Any:
         """Answer a request of the handler; the answer has a JSON form.
 
         Raises what the same `ctx` call would raise. `Suspension` and `AttemptCancelled` end the attempt: stop the
         handler, and raise them from `Runner.run`. `site` is the line of the handler that makes the call. A host whose
         handler makes concurrent calls sets `is_branch`, and posts `Blocked` when every branch waits for an answer. That
-        of a `def` handler sets it for calls of other threads, and posts nothing.
+        of a `def` handler sets it for calls of other threads, and posts nothing. With
+        `is_loose`, the call may be of another branch than the call before.
         """
         ...
 

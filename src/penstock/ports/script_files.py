@@ -45,6 +45,10 @@ Evaluate = Callable[[str, str, Sequence[str | int], Sequence[Any]], Awaitable[An
 """Calls the function at a path of the config of a file, in a version of it, with values."""
 
 
+class Deferred(Exception):
+    """The value comes from a function of another language: a worker evaluates it later."""
+
+
 class ScriptFunction:
     """A function in the config of a worker file in another language. Its calls must be awaited, in a worker."""
 

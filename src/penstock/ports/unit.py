@@ -42,7 +42,12 @@ CHILD_ENDED = "child-ended"
 CANCEL_RUN = "cancel-run"
 FOLLOW_PARENT = "follow-parent"
 ALERT = "alert"  # send an alert to the webhook
-ROUTE = "route"  # a job of a run: evaluates a `when` or `map` of another language
+# What evaluates functions of another language: a `when` or `map`, the key of a run, the keys of a job, the rate key of
+# a step or node. The first and the last are jobs of a run.
+ROUTE = "route"
+ROUTE_START = "route-start"
+ROUTE_JOB = "route-job"
+ROUTE_STEP = "route-step"
 READ_PARTS = "read-parts"  # a job of a run: reads parts of its record that are kept beside it
 
 

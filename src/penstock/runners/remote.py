@@ -173,7 +173,7 @@ class RemoteRun:
 
     async def _answer(self, call: Call) -> None:
         try:
-            value = await self._channel.call(call.request, self._execute, call.site, call.branch)
+            value = await self._channel.call(call.request, self._execute, call.site, call.branch, call.loose)
             self._unanswered.discard(call.id)
             self._connection.send(Answer(call.id, value))
         except asyncio.CancelledError:

@@ -10,7 +10,7 @@ from ..app.jobs import Jobs
 from ..app.runs import Runs
 from ..app.views import RunSummary, run_summary
 from ..core.durations import Duration
-from ..core.errors import RunFailed
+from ..core.errors import NotRouted, RunFailed
 from ..core.outage_retry import OutageRetry
 from ..entities.commands import delayed_key
 from ..entities.record import decode as decode_entity
@@ -64,7 +64,10 @@ class ClockedRuns(Runs):
 
     async def _skip_to_end(self, id: str, timeout: Duration | None) -> RunRow:
         async def has_ended() -> bool:
-            return (await self._reader.row(id)).closed
+            try:
+                return (await self._reader.row(id)).closed
+            except NotRouted:
+                return False
 
         if await self._store.run(id) is None:
             await self._settle()  # a run that a handler started is there a moment after its attempt
@@ -132,6 +135,7 @@ class ClockedJobs(Jobs):
     def __init__(self, app: TestApp, clock: AutoClock) -> None:
         super().__init__(app)
         self._skip_until = clock.skip_until
+        self._settle = clock.settle
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Skip time until a job has ended and return its result. Raise RunFailed if it failed or was cancelled.
@@ -140,11 +144,27 @@ class ClockedJobs(Jobs):
             id: The job's id.
             timeout: Raise WaitTimeout after this much test time.
         """
-        queue = (await self._row(id)).queue
-        return await self.skip_to_result(id, queue, timeout)
+        row = await self._row(await self._skip_to_route(id))
+        return await self.skip_to_result(row.id, row.queue, timeout)
+
+    async def _skip_to_route(self, id: str) -> str:
+        """Skip time until a worker has evaluated the key of a job, and return the job's own id."""
+
+        async def is_routed() -> bool:
+            try:
+                await self._find(id)
+            except NotRouted:
+                return False
+            return True
+
+        if await self._store.job(id) is None:
+            await self._settle()
+            await self._skip_until(is_routed, f"job {id}", None)
+        return await self._own_id(id)
 
     async def skip_to_result(self, id: str, queue: str, timeout: Duration | None = None) -> Any:
         """Skip time until a job of a queue has ended and return its result. Retention may remove it when it ends."""
+        id = await self._skip_to_route(id)
 
         async def has_ended() -> bool:
             row = await self._store.job(id)

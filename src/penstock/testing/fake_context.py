@@ -179,6 +179,9 @@ class _FakeChannel:
     def is_stopped(self) -> bool:
         return self._ctx.cancelled
 
+    def bind_thread(self) -> None:
+        """Nothing is replayed."""
+
     def check(self) -> None:
         """Do nothing: the attempt never loses its lease."""
 

@@ -115,6 +115,9 @@ class FakeDurableSession:
         self.max_calls = DEFAULT_MAX_CALLS
         self.is_flushing = False
 
+    def note_caller(self) -> None:
+        """Nothing is replayed."""
+
     @property
     def waits(self) -> FakeWaits:
         if not self.run:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from threading import get_ident
 from typing import Any
 
 from ..commit.committer import CommitRequest, Committer
@@ -87,9 +88,9 @@ class WorkerChannel:
     """
 
     __slots__ = (
-        "_ctx", "_input", "_inspect", "_interrupt", "_live_log", "_remote_calls", "_services", "_session",
-        "_started_ms", "_write_bytes", "emit_count", "emitted", "handler_task", "is_over", "last_log", "launch_count",
-        "launched", "partial_count", "state_writes",
+        "_ctx", "_input", "_inspect", "_interrupt", "_is_concurrent", "_live_log", "_remote_calls", "_services",
+        "_session", "_started_ms", "_thread", "_write_bytes", "emit_count", "emitted", "handler_task", "is_over",
+        "last_log", "launch_count", "launched", "partial_count", "state_writes",
         "stop", "stop_reason", "work", "write_count", "write_keys",
     )  # fmt: skip
 
@@ -108,6 +109,8 @@ class WorkerChannel:
         self.stop: BaseException | None = None  # what ends the attempt, if a branch decided it
         self.handler_task: asyncio.Task[Any] | None = None  # of an `async def` handler in this process
         self.is_over = False
+        self._thread: int | None = None  # the own thread of a `def` handler in this process
+        self._is_concurrent = False
         self._services = services
         self._session: DurableSession | None = None
         self._live_log: LiveLog | None = None
@@ -207,18 +210,43 @@ class WorkerChannel:
     def post(self, frame: Notice) -> None:
         self._remote().post(frame)
 
-    async def call(self, request: Request, execute: Execute, site: str | None = None, is_branch: bool = False) -> Any:
+    async def call(
+        self,
+        request: Request,
+        execute: Execute,
+        site: str | None = None,
+        is_branch: bool = False,
+        is_loose: bool = False,
+    ) -> Any:
         if is_branch and not self.work.handler.is_async:
             # A thread of a `def` handler: its calls have no order, and nothing says when it is blocked.
             self.session.journal.is_concurrent = True
             is_branch = False
-        return await self._remote().answer(request, execute, site, is_branch)
+        return await self._remote().answer(request, execute, site, is_branch, is_loose)
 
     def _remote(self) -> RemoteCalls:
         if self._remote_calls is None:
             ctx = self._ctx if isinstance(self._ctx, Context) else self._make_context()
             self._remote_calls = RemoteCalls(ctx, self.session)
         return self._remote_calls
+
+    def note_caller(self) -> None:
+        """Take note of what another task or thread than the handler's own does: its order may differ in a replay."""
+        if self._thread is not None and self._thread == get_ident():
+            return
+        main = self.handler_task
+        is_own = self._thread is None if main is None else asyncio.current_task(self._services.loop) is main
+        if not is_own:
+            self.mark_concurrent()
+
+    def bind_thread(self) -> None:
+        self._thread = get_ident()
+
+    def mark_concurrent(self) -> None:
+        """Take note that the handler does several things at once."""
+        self._is_concurrent = True
+        if self._session is not None:
+            self._session.journal.is_concurrent = True
 
     def _make_context(self) -> Context:
         work, claim = self.work, self.work.claim
@@ -253,6 +281,8 @@ class WorkerChannel:
     def session(self) -> DurableSession:
         if self._session is None:
             self._session = self._make_session()
+            if self._is_concurrent:
+                self._session.journal.is_concurrent = True
         return self._session
 
     def _make_session(self) -> DurableSession:
@@ -267,6 +297,7 @@ class WorkerChannel:
             public_url=self.work.public_url,
             max_calls=self.work.handler.call_concurrency or services.max_calls,
             mark_calls=self._mark_calls,
+            orders_effects=self.work.handler.runner != "node",
         )
 
     @property
@@ -298,6 +329,7 @@ class WorkerChannel:
             raise BadEmit(f"the correlationId of {kind!r} must be a string, got {shorten(correlation_id)}")
         packed, words = pack(data, f"the data of {kind}"), check_event_tags(tags) if tags else []
         self.emit_count += 1
+        self.note_caller()
         if self._session is not None and self._session.journal.check_emit(self.emit_count - 1, kind):
             return
         self.work.check_emit(kind, packed)
@@ -312,6 +344,7 @@ class WorkerChannel:
             )
         label, index = launcher.label(launch), self.launch_count
         self.launch_count += 1
+        self.note_caller()
         if self._session is not None:
             recorded = self._session.journal.check_launch(index, label)
             if recorded is not None:
@@ -378,6 +411,7 @@ class WorkerChannel:
     def count_write(self, key: str, size: int) -> bool:
         self.write_count += 1
         self.write_keys.append(key)
+        self.note_caller()
         if self._session is not None and self._session.journal.check_write(self.write_count - 1, key):
             return True
         self._reserve(size)

@@ -158,11 +158,15 @@ class ChildRuns:
             if row is not None and row.call != call:
                 raise RunError(f"run {start.run!r} already exists and was not started by this call; use another key")
         except RunError as problem:
-            outcome = ChildOutcome(start.run, start.flow, "failed", error=str(problem), code=problem.code)
-            await self._submit_all(await self._resolve_one(call, outcome))
+            await self.fail_call(start, call, str(problem), problem.code)
             return
         # The parent may have been stopped since it was read, by a command that has not seen this child.
         await self._follow_call(link.run, call, only=start.run)
+
+    async def fail_call(self, start: RunStart, call: str, error: str, code: str | None = None) -> None:
+        """Resolve a call whose run cannot be started."""
+        outcome = ChildOutcome(start.run, start.flow, "failed", error=error, code=code)
+        await self._submit_all(await self._resolve_one(call, outcome))
 
     # End
 

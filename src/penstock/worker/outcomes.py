@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -229,6 +229,7 @@ class Work(Protocol):
     parent: RunParent | None  # of its run
     trace: str | None  # the `traceparent` of what started it; of its own span, once it has one
     span: AttemptSpan | None  # None: nobody traces
+    routed: Mapping[str, str]  # of a route: the ids of what it starts, by the ids that stood for them
 
     def check_emit(self, kind: str, data: bytes) -> None:
         """Raise if the handler may not emit this."""

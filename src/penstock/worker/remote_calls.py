@@ -28,6 +28,7 @@ from ..ports.frames import (
     Blocked,
     CallRun,
     Children,
+    Concurrent,
     DurableCallFrame,
     Emit,
     EnqueueJob,
@@ -66,6 +67,7 @@ class RemoteCalls:
         self._session = session
         self._triggers: dict[str, Trigger] = {}
         self._blobs = RemoteBlobs(ctx)
+        self._has_branched = False
 
     def post(self, frame: Notice) -> None:
         """Do what needs no answer."""
@@ -83,16 +85,25 @@ class RemoteCalls:
                 self._state(shared).set(key, value, ttl=_span(ttl_ms))
             case StateDelete(key, shared):
                 self._state(shared).delete(key)
+            case Concurrent():
+                self._session.journal.is_concurrent = True
             case BlobClose(read):
                 self._blobs.close(read)
             case Blocked():
                 self._session.calls.branches.set_host_blocked(True)
 
-    async def answer(self, request: Request, execute: Execute, site: str | None, is_branch: bool = False) -> Any:
+    async def answer(
+        self, request: Request, execute: Execute, site: str | None, is_branch: bool = False, is_loose: bool = False
+    ) -> Any:
         """Answer a request. While it is answered, and until the host says otherwise, other branches may go on."""
+        if is_loose:
+            self._session.journal.break_chain()
         branches = self._session.calls.branches
         if is_branch:
+            self._has_branched = True
             branches.set_host_blocked(False)
+        elif self._has_branched:  # no branch is left, so the host will not say that all of them are blocked
+            branches.host_is_blocked = None
         is_plain = isinstance(request, _PLAIN)
         branches.active += is_plain
         try:

@@ -99,6 +99,7 @@ class ReplayChannel(WorkerChannel):
             submit=self._submit,
             channel=self,
             public_url=self.work.public_url,
+            orders_effects=self.work.handler.runner != "node",
         )
 
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..ports.unit import ClaimFilter
 from .outcomes import Launch
@@ -24,6 +24,13 @@ class WorkScope:
     def launched(self) -> ClaimFilter:
         """What the handlers have started so far."""
         return ClaimFilter(tuple(run for run in self._runs if run not in self._own), tuple(self._jobs))
+
+    def rename(self, routed: Mapping[str, str]) -> None:
+        """Add what a route starts in place of the ids that stood for it."""
+        for id, own in routed.items():
+            for known in (self._runs, self._jobs):
+                if known.pop(id, id) is None:
+                    known[own] = None
 
     def add(self, launches: Sequence[Launch], children: Sequence[str] = ()) -> None:
         """Add what a handler started, and the runs it called. Its attempt may still fail: then there is nothing to

@@ -243,6 +243,7 @@ class Worker:
             result = await attempt.run()
             if self.scope is not None:
                 self.scope.add(attempt.launched, attempt.children)
+                self.scope.rename(work.routed)
             if isinstance(result, JobReturn) and result.holds_queue:  # the queue is held: nothing more of it may start
                 self._release(self._prefetcher.remove(lambda held: held.queue == claim.queue), QUEUE_HELD)
             is_vacated = True

@@ -85,7 +85,8 @@ export interface QueueConfig<Input = any> {
   maxActive?: number
   callConcurrency?: number
   rateLimit?: { max: number; duration: Duration } | string
-  rateKey?: string
+  /** The path of a field, or a function that a worker with Node calls before it adds the job. */
+  rateKey?: string | ((input: Input) => unknown)
   orderKey?: string
   retry?: number | RetryPolicy
   retryPolicy?: RetryPolicy
@@ -94,8 +95,8 @@ export interface QueueConfig<Input = any> {
   /** Run the handler on a worker thread: it may block. By default as the setting `node_threads` says. */
   useWorkerThreads?: boolean
   priority?: number
-  /** `'auto'`, or the path of a field such as `'customer.id'`. */
-  idempotencyKey?: string
+  /** `'auto'`, the path of a field such as `'customer.id'`, or a function that a worker with Node calls before it starts the work. */
+  idempotencyKey?: 'auto' | (string & {}) | ((input: Input) => string | number | Promise<string | number>)
   inputSchema?: Schema
   outputSchema?: Schema
   unknownFields?: 'refuse' | 'ignore' | (string & {})

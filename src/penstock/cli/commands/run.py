@@ -19,6 +19,7 @@ from ..errors import EXIT_INTERRUPTED, warn
 from ..live import resume_hint, work_and_watch
 from ..options import COMMON_DEFAULTS, RUN_DEFAULTS, CommonOptions, RunOptions
 from ..output import exit_code, has_unicode_output, print_json, print_text, run_to_dict
+from ..parse import read_input
 from ..run_view import failure_lines, render_text
 from ..session import build_worker_app
 from .start import start_run
@@ -115,7 +116,7 @@ async def _find_or_start(app: App, flow: str, options: RunOptions) -> str:
     id = row.id if row is not None else ""
     # With an input, `start` warns if the run had another one. It refuses a run of another flow.
     if row is None or options.input is not None or row.flow != flow:
-        run = await start_run(app, flow, options)
+        run = await start_run(app, flow, options, await _evaluate_key(app, flow, options))
         id = str(run)
         if not run.existing:
             return id
@@ -123,3 +124,11 @@ async def _find_or_start(app: App, flow: str, options: RunOptions) -> str:
     is_closed = row is not None and row.closed
     warn(f"Run {id} {'has already ended' if is_closed else 'already exists; continuing it'}.")
     return id
+
+
+async def _evaluate_key(app: App, flow: str, options: RunOptions) -> str | None:
+    """Return the key of the run. This process is a worker: it can call a function of another language."""
+    known = app.registry.flows.get(flow)
+    if options.key is not None or known is None or known.definition.entry.handler.key_script is None:
+        return options.key
+    return await known.definition.entry.handler.evaluate_key(read_input(options.input), flow)

@@ -41,12 +41,12 @@ def start(flow: str, /, *, options: RunOptions = RUN_DEFAULTS, common: CommonOpt
     return 0
 
 
-async def start_run(app: App, flow: str, options: RunOptions) -> Run[Any]:
-    """Start a run with the options of the command line."""
+async def start_run(app: App, flow: str, options: RunOptions, key: str | None = None) -> Run[Any]:
+    """Start a run with the options of the command line. `key` is the one that they have, or one made from the input."""
     return await app.runs.start(
         flow,
         read_input(options.input),
-        key=options.key,
+        key=key if key is not None else options.key,
         delay=read_delay(options.delay),
         priority=options.priority,
         tags=read_tags(options.tag) or None,

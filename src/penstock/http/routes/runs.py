@@ -264,7 +264,7 @@ async def get_run(app: App, id: str, query: ViewQuery) -> RunView:
 async def read_timeline(app: App, id: str, query: TimelineQuery) -> Timeline:
     """Return the events of a run, oldest first."""
     row = await app._run_reader.row(id)
-    events = await app.events.read(app._bodies.run(row.kind, id), after=query.after, limit=query.limit)
+    events = await app.events.read(app._bodies.run(row.kind, row.id), after=query.after, limit=query.limit)
     return Timeline(events, events[-1].id if len(events) == query.limit else None)
 
 
@@ -398,7 +398,7 @@ def _lines(lines: AsyncIterator[bytes]) -> str:
 
 async def check_flow(app: App, flow: str, id: str) -> RunRow:
     """Return the row of a run of a flow by its id, or else its newest run with that correlation id."""
-    row = await app.store.run(id)
+    row = await app._run_reader.find(id)
     if row is None and (found := await app.runs.list(flow=flow, correlation_id=id, limit=1)):
         row = await app._run_reader.row(found[0].id)
     if row is None:

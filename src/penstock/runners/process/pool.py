@@ -21,6 +21,11 @@ PING_INTERVAL_S = 5.0
 SILENCE_S = 30.0  # an idle child that does not answer for so long is killed
 
 
+def backoff_s(failures: int) -> float:
+    """Return how long to wait before another child is started, after so many that ended by themselves."""
+    return float(min(FIRST_BACKOFF_S * 2 ** min(failures - 1, 20), MAX_BACKOFF_S))
+
+
 class Pool:
     """At most `options.children` children. A task that finds none idle waits for one."""
 
@@ -113,7 +118,7 @@ class Pool:
         child: Child | None = None
         try:
             if self._failures:
-                await asyncio.sleep(min(FIRST_BACKOFF_S * 2 ** (self._failures - 1), MAX_BACKOFF_S))
+                await asyncio.sleep(backoff_s(self._failures))
             if self._is_closed:
                 return
             child = Child(self._options, self._guard.folder)

@@ -261,6 +261,25 @@ class RunnerContract(RunnerEdges, RunnerBlobs, ABC):
         assert (await app.finish(run)).result == ["a1 a2", "b1 b2", "c1"]
         assert sorted(trace.text().split()) == ["a1", "a2", "b1", "b2", "c1"], "each once"
 
+    async def test_branches_may_come_in_another_order(self, app: TestApp, trace: Trace) -> None:
+        """What different tasks, threads or promises do has no order, also if they happen not to overlap."""
+        run = await app.start("reorders", {"trace": trace.path})
+        await app.settle()
+        assert (await app.runs.get(run)).status == "waiting"
+        await app.emit("runner.go")
+        view = await app.finish(run)
+        assert (view.result, view.state) == ("reordered", {"a": "a", "b": "b", "c": "c"}), await app.runs.why(run)
+        assert [kind for kind, _ in await app.emitted(run)] == ["order.a", "order.b", "order.c"], "each once"
+        assert sorted(trace.text().split()) == ["a", "b", "c", "turn", "turn"]
+
+    async def test_calls_in_another_order_are_named(self, app: TestApp, trace: Trace) -> None:
+        run = await app.start("swaps", {"trace": trace.path})
+        await app.settle()
+        await app.emit("runner.go")
+        error = await self._error(app, await app.finish(run))
+        assert error["code"] == "non_determinism"
+        assert "made the durable call a#1 before b#1, but this attempt makes it after" in error["error"]
+
     async def test_first_returns_the_winner(self, app: TestApp) -> None:
         assert (await app.run_flow("races")).result == "time"
 

@@ -246,6 +246,31 @@ async def branches(input: Any, ctx: Context) -> Any:
     return await asyncio.gather(branch("a"), branch("b"), ctx.run("c", did, "c1"))
 
 
+@flow("reorders", emits=["order.a", "order.b", "order.c"])
+async def reorders(input: Any, ctx: Context) -> Any:
+    """Branches that never overlap, in another order when the handler runs again."""
+
+    async def branch(name: str) -> None:
+        await ctx.run(name, note, input, name)
+        ctx.emit(f"order.{name}", name)
+        ctx.state.set(name, name)
+
+    note(input, "turn")
+    for name in "ab" if count(input, "turn") == 1 else "cba":
+        await asyncio.create_task(branch(name))
+    await ctx.wait.event("runner.go")
+    return "reordered"
+
+
+@flow("swaps", emits=[])
+async def swaps(input: Any, ctx: Context) -> Any:
+    """Calls one after the other, in another order when the handler runs again."""
+    note(input, "turn")
+    for name in "ab" if count(input, "turn") == 1 else "ba":
+        await ctx.run(name, note, input, name)
+    await ctx.wait.event("runner.go")
+
+
 @flow("races", emits=[])
 async def races(input: Any, ctx: Context) -> Any:
     calls: dict[str, Any] = {"event": ctx.wait.event("runner.never"), "time": ctx.wait.time("1h", name="late")}
@@ -322,6 +347,8 @@ HANDLERS: list[Callable[..., Any]] = [
     *(
         echo,
         branches,
+        reorders,
+        swaps,
         facts,
         bad_result,
         model,

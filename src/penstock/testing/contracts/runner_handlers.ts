@@ -176,6 +176,27 @@ export const handlers: Record<string, Definition> = {
     }
     return Promise.all([branch('a'), branch('b'), ctx.run('c', did('c1'))])
   }),
+  // Branches that never overlap, in another order when the handler runs again.
+  reorders: flow('reorders', async (input, ctx) => {
+    const branch = async (name: string) => {
+      await new Promise((resolve) => setImmediate(resolve))
+      await ctx.run(name, () => note(input, name))
+      ctx.emit(`order.${name}`, name)
+      ctx.state.set(name, name)
+    }
+    note(input, 'turn')
+    let before = Promise.resolve()
+    const branches = [...(count(input, 'turn') === 1 ? 'ab' : 'cba')].map((name) => (before = before.then(() => branch(name))))
+    await Promise.all(branches)
+    await ctx.wait.event('runner.go')
+    return 'reordered'
+  }, {}, ['order.a', 'order.b', 'order.c']),
+  // Calls one after the other, in another order when the handler runs again.
+  swaps: flow('swaps', async (input, ctx) => {
+    note(input, 'turn')
+    for (const name of count(input, 'turn') === 1 ? 'ab' : 'ba') await ctx.run(name, () => note(input, name))
+    await ctx.wait.event('runner.go')
+  }),
   races: flow('races', async (input, ctx) => {
     const [winner] = await ctx.first({ event: ctx.wait.event('runner.never'), time: ctx.wait.time('1h', { name: 'late' }) })
     return winner

@@ -256,6 +256,32 @@ def branches(input: Any, ctx: SyncContext) -> Any:
     return [f"{first['a']} {ctx.run('a two', did, 'a2')}", f"{first['b']} {second_b}", first["c"]]
 
 
+@flow("reorders", emits=["order.a", "order.b", "order.c"])
+def reorders(input: Any, ctx: SyncContext) -> Any:
+    """Branches that never overlap, in another order when the handler runs again."""
+
+    def branch(name: str) -> None:
+        ctx.run(name, note, input, name)
+        ctx.emit(f"order.{name}", name)
+        ctx.state.set(name, name)
+
+    note(input, "turn")
+    for name in "ab" if count(input, "turn") == 1 else "cba":
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(branch, name).result()
+    ctx.wait.event("runner.go")
+    return "reordered"
+
+
+@flow("swaps", emits=[])
+def swaps(input: Any, ctx: SyncContext) -> Any:
+    """Calls one after the other, in another order when the handler runs again."""
+    note(input, "turn")
+    for name in "ab" if count(input, "turn") == 1 else "ba":
+        ctx.run(name, note, input, name)
+    ctx.wait.event("runner.go")
+
+
 @flow("races", emits=[])
 def races(input: Any, ctx: SyncContext) -> Any:
     calls: dict[str, Any] = {"event": ctx.branch.event("runner.never"), "time": ctx.branch.time("1h", name="late")}
@@ -332,6 +358,8 @@ HANDLERS: list[Callable[..., Any]] = [
     *(
         echo,
         branches,
+        reorders,
+        swaps,
         facts,
         bad_result,
         model,

@@ -100,10 +100,12 @@ async function reply(number, type, more, call, isWanted = () => true) {
   }
 }
 
-/** Call a function of a config, such as subscriptions[0].when. */
+/** Call a function of a config, such as subscriptions[0].when. A key is made of the input as the handler gets it. */
 async function evaluate(number, { file, path, values }) {
   await reply(number, 'evaluated', {}, async () => {
-    let found = configOf(exportsOf(await load(file)))
+    const config = configOf(exportsOf(await load(file)))
+    if (path.length === 1) values[0] = await check(config.inputSchema, values[0], `the input for ${path[0]}`)
+    let found = config
     for (const part of path) found = found[part]
     return found(...values)
   })

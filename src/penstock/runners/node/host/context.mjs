@@ -49,6 +49,9 @@ export class Attempt {
   #pending = []
   #isFlushing = false
   #branched = false
+  #last = 0  // the number of the call before
+  #arrived = 0  // frames that this turn of the event loop has brought
+  #cause = 0  // the call whose answer is all that this turn has brought
   #abort = new AbortController()
   isOver = false
 
@@ -74,8 +77,10 @@ export class Attempt {
   async call(request, site) {
     this.#check()
     const id = ++this.#numbers
+    const loose = (this.#last && this.#cause !== this.#last) || undefined
+    this.#last = id
     const answer = new Promise((resolve, reject) => this.#calls.set(id, { resolve, reject }))
-    this.#pending.push({ type: 'call', id, request, site })
+    this.#pending.push({ type: 'call', id, request, site, loose })
     this.#flushSoon()
     return answer
   }
@@ -110,10 +115,25 @@ export class Attempt {
   }
 
   execute(number, value) {
+    this.#arrive(0)
     return this.#functions[number](value)
   }
 
+  /**
+   * Remember what this turn of the event loop has brought, until all that follows from it has run. A call that is made
+   * meanwhile follows from the answer; of any other, nobody knows which branch of the handler makes it.
+   */
+  #arrive(cause) {
+    this.#cause = this.#arrived++ ? 0 : cause
+    if (this.#arrived > 1) return
+    queueMicrotask(() => process.nextTick(() => {  // after the last microtask
+      this.#arrived = 0
+      this.#cause = 0
+    }))
+  }
+
   answer(id, value, error) {
+    this.#arrive(id)
     const call = this.#calls.get(id)
     if (!call) return
     this.#calls.delete(id)

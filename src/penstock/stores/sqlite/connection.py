@@ -14,8 +14,6 @@ from .schema import check_version, create_or_migrate
 
 MEMORY = ":memory:"
 BUSY_TIMEOUT_S = 30.0
-# Without SQLite's own mutex, taken for each value of a row: our locks let one thread at a time use a connection.
-_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_NOMUTEX
 _CHECK_PERMISSIONS = (
     "check the path and the permissions of the file and its folder; for read-only access, add ?mode=ro to the URL"
 )
@@ -44,7 +42,7 @@ def connect(path: str, busy_handler: BusyHandler | None = None) -> apsw.Connecti
     if path != MEMORY:
         _create_file(Path(path))
     try:
-        connection = apsw.Connection(path, flags=_FLAGS, statementcachesize=200)
+        connection = apsw.Connection(path, statementcachesize=200)
         if connection.readonly("main"):  # SQLite opens a file it may not write, and would fail later
             raise StoreUnavailable(f"cannot write {path}; {_CHECK_PERMISSIONS}")
         connection.set_busy_handler(busy_handler or BusyHandler())

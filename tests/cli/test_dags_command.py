@@ -144,3 +144,53 @@ def test_check_and_diagram_read_a_file_that_is_not_registered(dags: Path, pensto
     assert checked.code == 0
     assert [(one["file"], one["isWarning"]) for one in checked.json["dags"]] == [("loose.dag.json", True)] * 2
     assert [one["id"] for one in penstock("diagram", "loose", "--json").json["nodes"]] == ["a", "b"]
+
+
+def write_file(dags: Path, name: str, title: str, id: str = "greeting") -> None:
+    definition = {"id": id, "name": title, "nodes": [{"id": "a", "type": "greet"}]}
+    (dags / "workers" / f"{name}.dag.json").write_text(json.dumps(definition))
+
+
+def test_a_file_that_is_reverted_is_the_newest_version_again(dags: Path, penstock: Callable) -> None:
+    for title in ("one", "two"):
+        write_file(dags, "greeting", title)
+        penstock("run", "greeting", "--input", '"Ada"')
+    write_file(dags, "greeting", "one")
+    ran = penstock("run", "greeting", "--input", '"Ada"')
+    assert "version 1 of dag 'greeting' again: registered it as version 3" in ran.err
+    versions = penstock("dags", "--json").json["versions"]
+    assert [one["notes"] for one in versions] == [
+        "from greeting.dag.json",
+        "from greeting.dag.json",
+        "from greeting.dag.json, again version 1",
+    ]
+    assert "again" not in penstock("run", "greeting", "--input", '"Ada"').err
+
+
+def test_a_version_that_was_registered_by_hand_is_not_undone_by_a_file(dags: Path, penstock: Callable) -> None:
+    write_file(dags, "greeting", "one")
+    penstock("run", "greeting", "--input", '"Ada"')
+    penstock("dags", "register", "greeting.json")
+    ran = penstock("run", "greeting", "--input", '"Ada"')
+    assert "has version 1 of dag 'greeting', and runs start with version 2, which was registered by hand" in ran.err
+
+
+def test_two_files_with_one_id_are_a_mistake_and_check_needs_no_store(dags: Path, penstock: Callable) -> None:
+    write_file(dags, "first", "one")
+    write_file(dags, "second", "one")  # the same
+    checked = penstock("check")
+    assert (checked.code, "No store at" in checked.err) == (0, True), checked.err
+    write_file(dags, "second", "two")
+    checked = penstock("check")
+    assert checked.code == 1
+    assert "Error: second.dag.json: dag 'greeting' is defined twice, first in workers/first.dag.json" in checked.err
+    assert not list(dags.glob("*.db"))
+    ran = penstock("run", "greeting", "--input", '"Ada"')
+    assert "is defined twice" in ran.err
+    assert penstock("dags", "--json").json["name"] == "one"
+
+
+def test_check_reports_a_broken_file_without_a_store(dags: Path, penstock: Callable) -> None:
+    (dags / "workers" / "bad.dag.json").write_text("{")
+    checked = penstock("check", "--json")
+    assert (checked.code, checked.json["ok"]) == (1, False)

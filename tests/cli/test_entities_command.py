@@ -31,6 +31,8 @@ def tally(project: Path) -> Path:
 
 def test_entities_are_emitted_to_and_listed(tally: Path, penstock: Callable) -> None:
     assert "[not_found]" in penstock("entities").err
+    assert penstock("entities", "types", "--json").json[0]["counts"] == {"open": 0, "done": 0}  # it needs no store
+    assert not list(tally.glob("*.db"))
     penstock("start", "greet")
     assert "No entities." in penstock("entities").err
     assert penstock("entities", "emit", "urn:tally:1", "add", "--payload", "3").out == "Emitted add to urn:tally:1.\n"

@@ -19,11 +19,12 @@ from ..core.redaction import Redactor
 from ..core.text import shorten
 from ..settings import Settings
 from ..telemetry.logging import ROOT, Level, configure
-from .errors import UsageError
+from .errors import UsageError, warn
 from .options import CommonOptions
 from .shutdown_signals import handle_stop_signals
 
 CONNECT_TIMEOUT_S = 60.0
+MEMORY_URL = "sqlite://:memory:"
 SERVER_SCHEMES = ("http://", "https://")
 T = TypeVar("T")
 
@@ -67,6 +68,18 @@ def build_admin_app(common: CommonOptions) -> App:
     app = build_worker_app(_open_as_it_is(common))
     _check_store_exists(app)
     return app
+
+
+def build_code_app(common: CommonOptions) -> App:
+    """Build an App with the worker files: on its store or, if there is none yet, on an empty one in memory."""
+    if is_server_url(common):
+        return _build_remote(common)
+    refuse_memory_store(common)
+    missing = _find_missing_file(Settings.load({"url": common.url}).url)
+    if missing is None:
+        return build_admin_app(common)
+    warn(f"No store at {missing}: only the code is read.")
+    return build_worker_app(replace(common, url=MEMORY_URL))
 
 
 def build_relay_app(common: CommonOptions) -> App:
@@ -179,6 +192,12 @@ def _open_as_it_is(common: CommonOptions) -> CommonOptions:
 
 
 def _check_store_exists(app: App) -> None:
-    url = app.settings.url
-    if url.startswith("sqlite:") and not ((path := Path(sqlite_path(url))).exists() and path.stat().st_size):
+    if (path := _find_missing_file(app.settings.url)) is not None:
         raise NotFound(f"no store at {path}; nothing has run here yet, or --url is wrong")
+
+
+def _find_missing_file(url: str) -> Path | None:
+    if not url.startswith("sqlite:"):
+        return None
+    path = Path(sqlite_path(url))
+    return None if path.exists() and path.stat().st_size else path

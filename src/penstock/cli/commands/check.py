@@ -17,7 +17,7 @@ from ...settings import Settings
 from ..errors import warn
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json, print_text
-from ..session import build_admin_app, check_dir, refuse_memory_store
+from ..session import build_code_app, check_dir, refuse_memory_store
 
 
 def check(
@@ -37,7 +37,7 @@ def check(
     emitted, and functions passed to ctx.run are not called, but handler code
     outside ctx.run runs. Exits with 1 if a run does not fit, if a worker file
     is not loaded, or if a file *.dag.json or *.dag.yaml beside the worker files
-    has a mistake.
+    has a mistake. Without a store it checks the files alone.
     """
     refuse_memory_store(common)
     warn("Warning: this re-executes handlers up to their last recorded call. Code outside ctx.run runs again.")
@@ -53,7 +53,7 @@ async def _check(
     common: CommonOptions, flow: str | None, accept: list[str]
 ) -> tuple[list[DagFileProblem], PreflightReport]:
     check_dir(Settings.load({"dir": common.dir}).dir)  # without code every run would break
-    async with build_admin_app(common) as app:
+    async with build_code_app(common) as app:
         return await check_dag_files(app), await app.runs.preflight(flow, accept=accept)
 
 

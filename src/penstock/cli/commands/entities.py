@@ -18,7 +18,7 @@ from ...core.payload import parse_json
 from ...entities.reducer import EntityView, TransitionView
 from ..options import COMMON_DEFAULTS, CommonOptions
 from ..output import print_json, print_text
-from ..session import build_admin_app, build_worker_app
+from ..session import build_admin_app, build_code_app, build_worker_app
 from ..tables import print_result, print_rows
 
 entities = Commands(name="entities", help="List entities; show, emit, history, diagram, types.")
@@ -177,7 +177,7 @@ def types(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
     """List the types of entities in the worker files, with the number of entities in each state."""
 
     async def act() -> list[tuple[EntityType, dict[str, int]]]:
-        async with build_admin_app(common) as app:
+        async with build_code_app(common) as app:
             listed: Any = app.entities.types()
             found = await listed if asyncio.iscoroutine(listed) else listed  # over HTTP it waits for the server
             return [(one, await app.entities.counts(one.name)) for one in found]

@@ -268,3 +268,52 @@ async def test_a_node_waits_for_a_webhook(app: Any) -> None:
         assert (await a.waits.get(wait.id)).payload == {"amount": 5}
         await a.waits.resolve(wait.id, {"approved": True})
         assert json.dumps(await handle.result(timeout=20)).count("approved") == 1
+
+
+@pytest.mark.parametrize(
+    ("type", "config", "problem"),
+    [
+        ("wait", {}, "nodes[0].config: a wait node needs either event or webhook"),
+        ("wait", {"event": "go", "webhook": "w"}, "nodes[0].config: a wait node needs either event or webhook"),
+        ("wait", {"event": "{{ input }}", "timeout": "never"}, "nodes[0].config.timeout: invalid duration 'never'"),
+        ("delay", None, "nodes[0].config: a delay node needs duration, durationSeconds or durationMinutes"),
+        ("delay", {"duration": "soon"}, "nodes[0].config.duration: invalid duration 'soon'"),
+        ("delay", {"duration": 1, "durationSeconds": 1}, "takes one of duration, durationSeconds"),
+        ("delay", {"durationMinutes": -1}, "nodes[0].config.durationMinutes: a duration must not be negative"),
+        ("map", {"items": "{{ input }}"}, "nodes[0].config: a map node needs either workflowId or executor"),
+        ("http", {"url": "htp:/x"}, "nodes[0].config.url: 'htp:/x' is not an http or https address"),
+        ("http", {"url": "https://a.b", "timeout": "never"}, "nodes[0].config.timeout: invalid duration 'never'"),
+    ],
+)
+async def test_a_config_that_can_only_fail_is_refused(memory: Any, type: str, config: Any, problem: str) -> None:
+    async with memory() as a:
+        with pytest.raises(DagInvalid) as found:
+            a.dags.check(single(type, config))
+        assert problem in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("type", "config"),
+    [
+        ("wait", {"event": "go", "timeout": "{{ input }}"}),
+        ("wait", {"webhook": "{{ input }}"}),
+        ("delay", {"duration": "{{ input }}"}),
+        ("delay", {"duration": 1500}),
+        ("http", {"url": "{{ input }}/x"}),
+        ("sub-workflow", {"workflowId": "{{ input }}"}),
+    ],
+)
+async def test_a_config_with_expressions_is_known_later(memory: Any, type: str, config: Any) -> None:
+    async with memory() as a:
+        assert a.dags.check(single(type, config)) == []
+
+
+async def test_an_unknown_workflow_is_a_warning(memory: Any) -> None:
+    async with memory() as a:
+        await a.dags.register({"id": "leaf", "nodes": [{"id": "a", "type": "transform"}]})
+        for type, rest in (("sub-workflow", {}), ("map", {"items": []})):
+            (found,) = a.dags.check(single(type, {"workflowId": "laef", **rest}))
+            assert str(found) == (
+                "nodes[0].config.workflowId: no flow or dag named 'laef' is known here; did you mean 'leaf'?"
+            )
+            assert a.dags.check(single(type, {"workflowId": "leaf", **rest})) == []

@@ -100,3 +100,11 @@ def test_a_fold_does_not_change_earlier_views() -> None:
     reduce_flow(events)
     assert reduce_flow([]).logs == []
     assert msgspec.json.encode(reduce_flow(events)) == before
+
+
+@pytest.mark.parametrize(
+    "vector", [one.values[1] for one in VECTORS if one.values[0] == "flow"], ids=lambda one: one["name"]
+)
+def test_the_reducer_of_dags_folds_runs_of_flows_the_same(vector: dict[str, Any]) -> None:
+    events = [msgspec.convert(event, Event) for event in vector["events"]]
+    assert reduce_dag(events) == reduce_flow(events)

@@ -73,6 +73,8 @@ class DagFileProblem(msgspec.Struct, frozen=True, rename="camel"):
 async def check_dag_files(app: App) -> list[DagFileProblem]:
     """Return what is wrong with the definitions beside the worker files, and the warnings about them."""
     problems: list[DagFileProblem] = []
+    if list_dag_files(app):
+        await app.dags.list()  # those that others have registered are no unknown ones
     for path, dag in read_dag_files(app):
         try:
             if isinstance(dag, PenstockError):

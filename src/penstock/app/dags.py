@@ -19,12 +19,14 @@ from ..core.payload import pack, unpack
 from ..dags.breakers import BreakerState
 from ..dags.built_in import BUILT_IN, find_inner_type
 from ..dags.catalog import DagSummary
+from ..dags.config_checks import find_config_problems, find_unknown_targets
 from ..dags.definition import Dag, read_dag
 from ..dags.diagram import describe_dag_diagram
 from ..dags.run_record import decode as decode_record
 from ..dags.warnings import DagWarning, find_warnings
 from ..handlers.nodes import NodeHandler
 from ..ports.unit import DAG
+from .dag_files import read_dag_files
 from .dag_triggers import DagTriggers
 from .run_handle import Run
 
@@ -83,7 +85,7 @@ class Dags:
         """
         found = read_dag(dag)
         self._check_types(found)
-        return find_warnings(found)
+        return [*find_warnings(found), *self._find_unknown_targets(found)]
 
     async def get(self, id: str, *, version: int | None = None) -> Dag:
         """Return a definition. Raise UnknownDag if it is not registered.
@@ -237,6 +239,13 @@ class Dags:
             raise UnknownDag(f"dag {id!r} has no version {version}; its versions: {', '.join(map(str, known))}")
         return (await self._catalog.plan(id, summary.latest if version is None else version)).dag
 
+    def _find_unknown_targets(self, dag: Dag) -> builtins.list[DagWarning]:
+        known = {*self._app.registry.flows, *self._catalog.known}
+        if not find_unknown_targets(dag, known):
+            return []
+        files = (one.id for _, one in read_dag_files(self._app) if isinstance(one, Dag))
+        return find_unknown_targets(dag, {*known, *files})
+
     def _check_types(self, dag: Dag) -> dict[str, str]:
         """Return the queue of each type. Raise DagInvalid for types without an executor, and for configs that do not
         fit theirs."""
@@ -264,7 +273,10 @@ class Dags:
                     problems.append(
                         f"nodes[{n}].config.executor: {inner!r} takes ctx, which items do not have; use workflowId"
                     )
-            problems += self._engine.check_config(executor, node, f"nodes[{n}].config")
+            if misfits := self._engine.check_config(executor, node, f"nodes[{n}].config"):
+                problems += misfits
+            elif self._engine.is_built_in(executor):
+                problems += find_config_problems(node, f"nodes[{n}].config")
             problems += _check_rate_key(dag, n, executor)
         if problems:
             raise DagInvalid(problems)

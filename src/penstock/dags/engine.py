@@ -178,6 +178,10 @@ class DagEngine:
             return found.handler
         return self._http if type == HTTP else BUILT_IN.get(type)
 
+    def is_built_in(self, executor: NodeHandler) -> bool:
+        """Return whether an executor is one of ours."""
+        return executor is self._http or executor is BUILT_IN.get(executor.name)
+
     def _executor_of(self, node: Node) -> NodeHandler | None:
         """Return the executor of a node: of a `map` or `batch` node with `executor`, with the one it calls."""
         executor, inner = self.executor(node.type), find_inner_type(node)

@@ -25,7 +25,7 @@ def reduce_dag(events: Iterable[Event]) -> RunView:
 def apply_dag(view: RunView, event: Event) -> None:
     """Apply one more event to a view."""
     if not event.kind.startswith(PREFIX):
-        apply_flow(view, _drop_number(event) if event.kind.startswith(("call.", "step.")) else event)
+        apply_flow(view, _drop_number(event) if _is_of_retried_node(view, event) else event)
         return
     what = event.kind.removeprefix(PREFIX)
     if what in _SAME:
@@ -34,6 +34,15 @@ def apply_dag(view: RunView, event: Event) -> None:
     view.last_event = event.id
     if what == "skipped":
         _skip(view, event)
+
+
+def _is_of_retried_node(view: RunView, event: Event) -> bool:
+    """Return whether a call or a wait is of a node. This reducer also folds the runs of flows: an instance of a step
+    has started before."""
+    n = (event.meta or {}).get("n", 1)
+    if n == 1 or event.kind == "step.started" or not event.kind.startswith(("call.", "step.")):
+        return False
+    return event.step in view.steps and f"{event.step}#{n}" not in view.steps
 
 
 def _drop_number(event: Event) -> Event:

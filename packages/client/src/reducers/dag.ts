@@ -39,10 +39,10 @@ function dropNumber(event: EventRecord): EventRecord {
   return { ...event, meta }
 }
 
-/** Whether a call or a wait is of a node: the instance of a step has started before. */
+/** Whether a call or a wait is of a node. This reducer also folds the runs of flows: an instance of a step has started before. */
 function isOfRetriedNode(state: FlowState, event: EventRecord): boolean {
   const n = valuesOf(event.meta).n
   if (n === undefined || n === 1 || !/^(call|step)\./.test(event.kind)) return false
   const step = event.step ?? ''
-  return Object.hasOwn(state.steps, step) && !event.kind.startsWith('step.started') && !Object.hasOwn(state.steps, `${step}#${String(n)}`)
+  return Object.hasOwn(state.steps, step) && event.kind !== 'step.started' && !Object.hasOwn(state.steps, `${step}#${String(n)}`)
 }

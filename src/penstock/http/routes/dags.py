@@ -117,6 +117,7 @@ async def put_dag(app: App, id: str, body: DagBody) -> DagSummary:
 @routes.post("/api/_dags/check", is_command=False)
 async def check_dag(app: App, body: DagBody) -> DagCheck:
     """Check a definition without storing it, and return its warnings."""
+    await app.dags.list()  # those that other processes have registered are no unknown ones
     return DagCheck(app.dags.check(body.dag))
 
 

@@ -153,7 +153,7 @@ async def test_an_owner_that_another_program_wrote_is_named() -> None:
     client = redis.Redis.from_url(url)
     await client.rpush("bull:penstock:namespace", "x")
     await client.aclose()
-    with pytest.raises(StoreError, match=r"another program wrote the key bull:penstock:namespace .* delete that key"):
+    with pytest.raises(StoreError, match=r"the key bull:penstock:namespace .* must be a string.* delete it"):
         async with App(url, handlers=[greet]):
             pass
 

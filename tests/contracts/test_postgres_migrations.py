@@ -46,7 +46,7 @@ async def test_an_unreleased_schema_is_refused() -> None:
     postgres_server.server().run(
         f"UPDATE {store.address.schema}.schema_versions SET number = number - 7"  # as before the first release
     )
-    with pytest.raises(StoreError, match=r"older version of Penstock .* use a new schema"):
+    with pytest.raises(StoreError, match=r"older version of Penstock .* use a new Postgres schema"):
         await PostgresStore(url).open()
 
 

@@ -72,7 +72,7 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     await open_and_close(path)
     set_version(path, 99)
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"newer version of Penstock \(schema version 99.*upgrade Penstock"):
+    with pytest.raises(StoreError, match=r"newer version of Penstock: its schema version is 99.*Upgrade Penstock"):
         await open_and_close(path)
     assert path.read_bytes() == before
 
@@ -83,7 +83,7 @@ async def test_an_unreleased_schema_is_refused(tmp_path: Path, version: int) -> 
     await open_and_close(path)
     set_version(path, version)
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=rf"older version of Penstock \(schema version {version}.*use a new file"):
+    with pytest.raises(StoreError, match=rf"older version of Penstock .* its schema version is {version}, .*use a new file"):
         await open_and_close(path)
     assert path.read_bytes() == before
 

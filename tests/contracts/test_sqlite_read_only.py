@@ -144,12 +144,12 @@ async def test_files_that_cannot_be_read(tmp_path: Path, path: Path) -> None:
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with pytest.raises(StoreError, match=r"older version of Penstock \(schema version 1.*use a new file"):
+    with pytest.raises(StoreError, match=r"older version of Penstock .* its schema version is 1, .*use a new file"):
         await _jobs_of(path)
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StoreError, match=r"newer version of Penstock \(schema version 99.*upgrade Penstock"):
+    with pytest.raises(StoreError, match=r"newer version of Penstock: its schema version is 99.*Upgrade Penstock"):
         await _jobs_of(path)
     (tmp_path / "empty.db").touch()
     with pytest.raises(StoreError, match=r"empty.db has no schema yet; open it once without \?mode=ro"):

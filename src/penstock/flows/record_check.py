@@ -27,6 +27,7 @@ def check_record(data: bytes) -> None:
     _require(record.status in _STATUSES, "status", f"one of {', '.join(_STATUSES)}", record.status)
     _require(0 <= record.started_ms <= MAX_TIME_MS, "startedMs", "a time in milliseconds", record.started_ms)
     _require(0 <= record.priority <= MAX_PRIORITY, "priority", f"from 0 to {MAX_PRIORITY}", record.priority)
+    _require(record.failed >= 0, "failed", "at least 0", record.failed)
     _require(record.results_bytes >= 0, "resultsBytes", "at least 0", record.results_bytes)
     for step, counts in record.list_counts():
         _require(_is_name(step), "steps", "the names of steps", step)

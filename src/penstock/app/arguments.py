@@ -13,7 +13,7 @@ from ..context.sync_context import SyncContext
 from ..core.clock import Clock, datetime_to_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument
-from ..core.near_match import did_you_mean
+from ..core.near_match import did_you_mean, is_probably
 from ..core.options import check_key
 from ..core.text import check_text, shorten
 from ..ports.unit import Dedupe
@@ -79,7 +79,8 @@ def check_choice(value: str, known: Iterable[str], what: str) -> str:
     if isinstance(value, str) and value in words:
         return value
     if hint := did_you_mean(value, words):
-        raise BadArgument(f"unknown {what} {shorten(value)}; {hint}")
+        others = "" if is_probably(value, words) else f" One of {', '.join(map(repr, words))}"
+        raise BadArgument(f"unknown {what} {shorten(value)}; {hint}{others}")
     raise BadArgument(f"{what} must be one of {', '.join(map(repr, words))}, got {shorten(value)}")
 
 

@@ -14,6 +14,7 @@ from ..core.clock import to_iso
 from ..core.durations import Duration
 from ..core.errors import BadArgument, EntityFailed, EntityRefused, UnknownEntity
 from ..core.events import Event
+from ..core.near_match import did_you_mean
 from ..core.outage_retry import deadline
 from ..core.payload import NULL, unpack
 from ..core.text import check_text, shorten
@@ -134,6 +135,21 @@ def check_states(status: Any) -> tuple[str, ...]:
     return tuple(check_text(one, "a state", MAX_WORD_CHARS) for one in states)
 
 
+def read_moment(at: str | datetime) -> str | datetime:
+    """Return a time, such as history shows, as a datetime, and the id of an event as it is."""
+    if not isinstance(at, str) or "T" not in at:
+        return at
+    try:
+        found = datetime.fromisoformat(at)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise BadArgument(
+            f"at must be the id of an event or a time with its zone such as 2026-01-31T12:00:00Z, got {shorten(at)}"
+        )
+    return found
+
+
 @check_arguments
 class Entities:
     """Entities: things with a urn and a status, moved by the state machine of their type."""
@@ -217,11 +233,11 @@ class Entities:
 
         Args:
             urn: The entity's urn, or its id.
-            at: An event's id or a datetime: return the entity as it was then.
+            at: An event's id, a datetime, or a time as text with its zone: return the entity as it was then.
         """
         row = await self._row(urn)
         if at is not None:
-            return reduce_entity(await self._read_until(row.id, at))
+            return reduce_entity(await self._read_until(row.id, read_moment(at)))
         view = await self._app._run_reader.view(row.id, None)
         assert isinstance(view, EntityView)
         record = records.decode(row.record, row.id)
@@ -265,6 +281,7 @@ class Entities:
             limit: Maximum number of entities.
         """
         check_count(limit)
+        self._check_filter(type, status)
         types = [type] if type is not None else sorted(self._app.registry.entities)
         found: Any = []
         for name in types:
@@ -302,6 +319,7 @@ class Entities:
         """
         wanted = check_states(status)
         id = to_id(urn)
+        self._check_reachable(urn, await self._store.run(id), wanted)
         async with deadline(f"entity {urn!r} in state {' or '.join(wanted)}", timeout, "its queues") as retry:
             with self._store.signals.listen(f"stream:{self._stream(id)}", f"run:{id}") as listener:
                 while True:
@@ -313,6 +331,29 @@ class Entities:
                             f"entity {urn!r} ended in state {row.status!r} and cannot reach {wanted[0]!r}"
                         )
                     await listener.wait(1.0)
+
+    def _check_filter(self, type: str | None, status: str | None) -> None:
+        """Raise if a type or a state is probably misspelled: no type that is loaded here has it, and one is near."""
+        entities = self._app.registry.entities
+        if type is not None and type not in entities:
+            if near := did_you_mean(type, entities):
+                raise UnknownEntity(f"no entity of type {shorten(type)} is defined here; {near}")
+            return
+        types = [entities[type]] if type is not None else list(entities.values())
+        states = {state for one in types for state in one.machine.states}
+        if types and status is not None and status not in states and (near := did_you_mean(status, states)):
+            raise BadArgument(f"no entity has the state {shorten(status)}; {near}")
+
+    def _check_reachable(self, urn: str, row: RunRow | None, wanted: Sequence[str]) -> None:
+        """Raise if the type is loaded here and has none of these states."""
+        entities = self._app.registry.entities
+        owners = [one for one in entities.values() if one.owns(urn)] if row is None else []
+        found = entities.get(row.flow) if row is not None else owners[0] if len(owners) == 1 else None
+        if found is None or (row is not None and row.status in wanted):
+            return
+        for one in wanted:
+            if one not in found.machine.states:
+                raise BadArgument(f"entities of type {found.name!r} have no state {one!r}; {_hint(one, found)}")
 
     def types(self) -> Sequence[EntityType]:
         """Return the definitions of entities that are loaded here, by name."""
@@ -399,6 +440,11 @@ class Entities:
         if index is None:
             raise BadArgument(f"entity {id!r} has no event {shorten(at)}; see app.entities.history")
         return events[: index + 1]
+
+
+def _hint(state: str, definition: EntityDefinition) -> str:
+    near = did_you_mean(state, definition.machine.states)
+    return f"{near}{' ' if near else ''}states: {', '.join(definition.machine.states)}"
 
 
 def _summary(row: RunRow) -> EntitySummary:

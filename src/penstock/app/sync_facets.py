@@ -2567,7 +2567,7 @@ class SyncEntities:
 
         Args:
             urn: The entity's urn, or its id.
-            at: An event's id or a datetime: return the entity as it was then.
+            at: An event's id, a datetime, or a time as text with its zone: return the entity as it was then.
         """
         return self._portal.call(self._facet.get(urn, at=at))
 

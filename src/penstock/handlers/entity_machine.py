@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.errors import DefinitionError
 from ..core.ids import BadId, check_name
-from ..core.near_match import check_keys, did_you_mean
+from ..core.near_match import check_keys, did_you_mean, near_matches
 from ..core.text import shorten
 
 Function = Callable[..., Any]
@@ -189,9 +189,21 @@ def _check_used(machine: Machine, states: States) -> None:
     for what, listed in (("initial", [states.initial]), ("idles", states.idles), ("finals", states.finals)):
         for state in listed:
             if state not in used:
+                listed_states = {states.initial, *states.idles, *states.finals}
+                leads = next((one for one in machine.transitions if _is_misspelt(one.to, state, listed_states)), None)
+                if leads is not None:
+                    raise DefinitionError(
+                        f"{_shown(leads)} goes to {leads.to!r}, and states.{what} has {state!r}, which no transition "
+                        f"has; did you mean {state!r}?"
+                    )
                 raise DefinitionError(f"states.{what} names {shorten(state)}, {_hint(state, used)}")
     for state in machine.idles & machine.finals:
         raise DefinitionError(f"state {state!r} is both in states.idles and in states.finals; leave it in one of them")
+
+
+def _is_misspelt(to: str, state: str, listed: Iterable[str]) -> bool:
+    """Return whether a transition that goes to `to` probably means this state: `to` is near, and is not in `states`."""
+    return to not in listed and bool(near_matches(to, [state])) and to[:1] == state[:1]
 
 
 def _hint(state: str, used: Iterable[str]) -> str:

@@ -140,7 +140,7 @@ async def list_entities(app: App, query: EntityListQuery) -> list[EntitySummary]
 @routes.get("/api/_entities/{urn}")
 async def get_entity(app: App, urn: str, query: EntityQuery) -> EntityView:
     """Return an entity as it is, or as it was after an event or at a time."""
-    return await app.entities.get(urn, at=read_moment(query.at))
+    return await app.entities.get(urn, at=query.at)
 
 
 @routes.put("/api/_entities/{urn}")
@@ -193,10 +193,3 @@ async def resume_entity(app: App, urn: str, body: ReasonBody) -> Done:
 def view_emission(one: Emission) -> EmissionView:
     """Return an emission as JSON-safe data."""
     return EmissionView(one.urn, one.id, one.event, one.n, one.is_new, one.job, one.key, one.cursor, one.refused)
-
-
-def read_moment(at: str | None) -> str | datetime | None:
-    """Return a time as a datetime, and the id of an event as it is."""
-    if at is None or "T" not in at:
-        return at
-    return datetime.fromisoformat(at)

@@ -51,7 +51,7 @@ async def test_an_entity_is_shown_as_it_was_at_a_time_as_text() -> None:
 
 
 def test_a_transition_to_a_misspelled_final_state_is_named() -> None:
-    with pytest.raises(DefinitionError, match=r"goes to 'zz', and states.finals has 'z', .* did you mean 'z'"):
+    with pytest.raises(DefinitionError, match=r"names 'z', .* goes to 'zz', .* did you mean 'zz' in states, or 'z' in"):
 
         @entity("t")
         class T:

@@ -193,8 +193,9 @@ def _check_used(machine: Machine, states: States) -> None:
                 leads = next((one for one in machine.transitions if _is_misspelt(one.to, state, listed_states)), None)
                 if leads is not None:
                     raise DefinitionError(
-                        f"{_shown(leads)} goes to {leads.to!r}, and states.{what} has {state!r}, which no transition "
-                        f"has; did you mean {state!r}?"
+                        f"states.{what} names {state!r}, which no transition has, and {_shown(leads)} goes to "
+                        f"{leads.to!r}, which states does not name; did you mean {leads.to!r} in states, or {state!r} "
+                        "in the transition?"
                     )
                 raise DefinitionError(f"states.{what} names {shorten(state)}, {_hint(state, used)}")
     for state in machine.idles & machine.finals:

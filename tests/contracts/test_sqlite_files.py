@@ -83,7 +83,9 @@ async def test_an_unreleased_schema_is_refused(tmp_path: Path, version: int) -> 
     await open_and_close(path)
     set_version(path, version)
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=rf"older version of Penstock .* its schema version is {version}, .*use a new file"):
+    with pytest.raises(
+        StoreError, match=rf"older version of Penstock .* its schema version is {version}, .*use a new file"
+    ):
         await open_and_close(path)
     assert path.read_bytes() == before
 

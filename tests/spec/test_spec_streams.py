@@ -46,7 +46,7 @@ async def test_a_slow_reader_holds_a_bounded_number_of_events(app: Any, monkeypa
     """A signal carries no event: what a reader has not asked for stays in the store."""
     async with app() as one:
         held = 0
-        read = one.store.read
+        read = one.store.read  # readers of one stream share it
 
         async def count(*args: Any, **options: Any) -> Any:
             nonlocal held
@@ -54,7 +54,7 @@ async def test_a_slow_reader_holds_a_bounded_number_of_events(app: Any, monkeypa
             held += len(found)
             return found
 
-        monkeypatch.setattr(one.store, "read", count)
+        monkeypatch.setattr(one.store._shared_reads, "_read", count)
         events = one.events.subscribe(STREAM)
         await one.events.append(STREAM, "order.changed", 0)
         assert (await anext(events)).data == 0

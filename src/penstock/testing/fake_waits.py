@@ -327,6 +327,7 @@ class _FakeRun(RunCall):
     async def _call_once(self, timer: CallTimer) -> Any:
         if self._timeout_s is not None:
             return await super()._call_once(timer)
+        timer.tries += 1
         value = self._fn()
         return await value if isinstance(value, Coroutine) else value
 

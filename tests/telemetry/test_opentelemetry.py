@@ -354,7 +354,7 @@ async def test_the_setting_uses_the_global_provider(memory: Any) -> None:
 
 
 def test_one_tracer() -> None:
-    with pytest.raises(ConfigError, match="one tracer, got 2"):
+    with pytest.raises(ConfigError, match="can have one tracer, but 2 of its listeners"):
         App(":memory:", handlers=[send], listeners=[OpenTelemetry(), OpenTelemetry()])
 
 

@@ -6,7 +6,7 @@
     ├── DagInactive · EntityRefused · EntityFailed
     ├── NotFound                 UnknownFlow · UnknownDag · UnknownEntity · UnknownNodeType · UnknownStep ·
     │                            UnknownQueue · UnknownRun · UnknownJob · UnknownKind · UnknownSchedule ·
-    │                            UnknownWait · UnknownWebhook · UnknownSilence · UnknownMessage · UnknownBlob
+    │                            UnknownWait · UnknownWebhook · UnknownSilence · UnknownMessage · UnknownBlob · NotRouted
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
     │                            UnreadableJob · BadMessage
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt · BrokenQueue ·

@@ -6,7 +6,8 @@
     ├── DagInactive · EntityRefused · EntityFailed
     ├── NotFound                 UnknownFlow · UnknownDag · UnknownEntity · UnknownNodeType · UnknownStep ·
     │                            UnknownQueue · UnknownRun · UnknownJob · UnknownKind · UnknownSchedule ·
-    │                            UnknownWait · UnknownWebhook · UnknownSilence · UnknownMessage · UnknownBlob · NotRouted
+    │                            UnknownWait · UnknownWebhook · UnknownSilence · UnknownMessage · UnknownBlob ·
+    │                            NotRouted
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation ·
     │                            UnreadableJob · BadMessage
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt · BrokenQueue ·

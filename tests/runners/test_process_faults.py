@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from faulty_handlers import HANDLERS
@@ -14,6 +15,7 @@ from faulty_handlers import HANDLERS
 from penstock import App
 from penstock.core.errors import RunFailed, RunnerLost
 from penstock.runners.process import child, pool
+from penstock.runners.process.options import ProcessOptions
 from penstock.testing import TestApp
 from penstock.testing.until import until
 
@@ -240,3 +242,14 @@ async def test_children_that_end_at_once_are_started_with_pauses(
                 await one.run_job("fine")
     assert counted == sorted(set(counted)), "each pause is longer than the one before"
     assert len(counted) >= 2
+
+
+async def test_a_child_that_was_killed_takes_no_task() -> None:
+    """It is among the idle ones until its end is noticed."""
+    one = pool.Pool(ProcessOptions())
+    dying, usable = Mock(killed_for="it was idle and did not answer"), Mock(killed_for=None)
+    one._idle.extend((usable, dying))
+    assert one.take_idle() is usable
+    one._idle.append(dying)
+    assert one.take_idle() is None
+    await one.close()

@@ -47,7 +47,7 @@ class Pool:
         """Return a child that takes a task at once; None if there is none."""
         while self._idle:
             child = self._idle.pop()  # the one that was used last: its memory is warm
-            if child.ready.is_set():
+            if child.ready.is_set() and child.killed_for is None:  # a killed one stays here until it has ended
                 return child
         return None
 

@@ -18,9 +18,16 @@ from penstock.core.ids import step_job_id
 from penstock.ports.unit import ClaimRequest, QueueDemand, Unit
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
+from penstock.worker.leases import LeaseRenewer
 from penstock.worker.quarantine import alone_memo
 
 LEASE = "10m"  # renewed by the real clock after a third of it: not during a test
+
+
+@pytest.fixture
+def no_early_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not renew when another process has changed the store: that would be after the clock has moved on."""
+    monkeypatch.setattr(LeaseRenewer, "renew_soon", lambda _self: None)
 
 
 async def die_with(app: Any, queue: str, *, is_alone: bool = False) -> None:
@@ -63,6 +70,7 @@ async def fails(ctx: Any) -> None:
     raise ValueError("late")
 
 
+@pytest.mark.usefixtures("no_early_renewals")
 @pytest.mark.parametrize("late", [returns, fails])
 async def test_a_lost_lease_records_nothing_twice(shared: Any, clock: FakeClock, late: Any) -> None:
     slow = Slow()
@@ -94,6 +102,7 @@ async def test_a_lost_lease_records_nothing_twice(shared: Any, clock: FakeClock,
         assert await two.list_dead_letters() == []
 
 
+@pytest.mark.usefixtures("no_early_renewals")
 async def test_a_plain_jobs_lost_lease_records_nothing_twice(shared: Any, clock: FakeClock) -> None:
     slow = Slow()
 
@@ -115,6 +124,7 @@ async def test_a_plain_jobs_lost_lease_records_nothing_twice(shared: Any, clock:
         assert [e.kind for e in before] == ["job.added", "job.active", "job.active", "job.completed"]
 
 
+@pytest.mark.usefixtures("no_early_renewals")
 async def test_a_patch_under_a_lost_lease_is_refused(shared: Any, clock: FakeClock) -> None:
     slow = Slow()
 

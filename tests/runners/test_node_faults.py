@@ -129,7 +129,7 @@ async def test_a_blocked_thread_ends_alone(folder: Files) -> None:
         crash_mjs=worker(
             "crash",
             "if (ctx.attempt === 1) process.exit(3); return [ctx.attempt, process.pid]",
-            f"retry: {FIXED}, useWorkerThreads: true",
+            f"retry: {FIXED}, timeout: 20000, useWorkerThreads: true",
         ),
         leak_mjs=worker(
             "leak",

@@ -162,8 +162,11 @@ async def test_a_corpus_of_stored_scripts_runs_nowhere(open_console: OpenConsole
                 await expect(page.get_by_role("main")).to_contain_text("window.hacked")
                 assert await page.evaluate("window.hacked") is None, path
             await go(page, "events")
-            await app.emit("text.sent", {text: text for text in CORPUS})
-            await page.get_by_test_id("tail-row").filter(has_text="text.sent").click()
+            rows = page.get_by_test_id("tail-row").filter(has_text="text.sent")
+            while not await rows.count():  # the page shows what is emitted after it has subscribed
+                await app.emit("text.sent", {text: text for text in CORPUS})
+                await page.wait_for_timeout(200)
+            await rows.first.click()
             await expect(page.locator("aside")).to_contain_text("window.hacked")
             await page.evaluate("new Promise(requestAnimationFrame)")
             assert await page.evaluate("window.hacked") is None

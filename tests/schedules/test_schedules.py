@@ -191,9 +191,8 @@ async def test_many_schedulers_racing_for_one_slot(shared: Any, clock: FakeClock
 async def test_a_schedule_this_worker_cannot_fire_waits_for_one_that_can(
     shared: Any, clock: FakeClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        scheduler, "STUCK_RETRY_S", 3600.0
-    )  # however slow this machine, it is not over while the test looks
+    # However slow this machine, the pause is not over while the test looks.
+    monkeypatch.setattr(scheduler, "STUCK_RETRY_S", 3600.0)
 
     @flow("other", queue="elsewhere")
     async def other() -> None: ...
@@ -201,19 +200,19 @@ async def test_a_schedule_this_worker_cannot_fire_waits_for_one_that_can(
     async with shared(report, clock=clock) as able, shared(other, clock=clock) as unable:
         await able.schedules.add("s", flow="report", every="1s")
         await able.schedules.add("fine", queue="clean", every="1s")
+        tries = _count_fires(unable)
         with caplog.at_level(logging.CRITICAL):
             async with unable.workers.background():
                 unable.advance_clock("1s")
                 await reached(unable, "fine", 1)
-                tries = _count_fires(unable)
-                unable.wake_all()
-                await until(lambda: tries)
+                await until(lambda: "s" in tries)
                 assert await fired(unable, "s") == 0
-                # It is tried again after a while, not in a hot loop.
-                before = len(tries)
+                # It is tried again after a while, not in a hot loop. The pass that fired "fine" may still look once more.
+                before = tries.count("s")
+                unable.wake_all()
                 for _ in range(50):
                     await unable.schedules.list()
-                assert len(tries) <= before + 1
+                assert tries.count("s") <= before + 3
         async with able.workers.background():
             await reached(able, "s", 1)
 

@@ -31,7 +31,7 @@ from penstock.cli.commands import run
         (["run", "greet", "--priority", "high"], 'unable to convert "high" into int', "usage"),
         (["run", "greet", "--key", "a b"], "invalid idempotency key 'a b'", "bad_id"),
         (["run", "greet", "--key", "7"], "but not only digits", "bad_id"),
-        (["run"], "FLOW requires an argument", "usage"),
+        (["run"], "`penstock run` needs FLOW", "usage"),
         (["run", "greet", "more"], "more", "usage"),
         (["run", "greet", "--nope"], "--nope", "usage"),
         (["rnu"], 'Did you mean "run"', "usage"),

@@ -26,13 +26,13 @@ def error_of(answer: Any) -> dict[str, str]:
         (["run", "gret"], "no flow named 'gret'; did you mean 'greet'?", "unknown_flow"),
         (["run", "greet", "--input", "{"], "the value of --input is not valid JSON", "not_json"),
         (["run", "greet", "--priority", "high"], 'unable to convert "high" into int', "usage"),
-        (["run"], "FLOW requires an argument", "usage"),
+        (["run"], "`penstock run` needs FLOW", "usage"),
         (["runs", "shw"], "no command named 'runs shw'; did you mean 'show'?", "usage"),
         (["rnu"], 'Did you mean "run"', "usage"),
         (["run", "greet", "--nope"], "--nope", "usage"),
         (["run", "greet", "--url", "nonsense"], "unsupported store URL", "bad_setting"),
         (["runs"], "no store at", "not_found"),
-        (["schedules", "run-now"], "ID requires an argument", "usage"),
+        (["schedules", "run-now"], "`penstock schedules run-now` needs ID", "usage"),
     ],
 )
 @pytest.mark.parametrize("first", [False, True])

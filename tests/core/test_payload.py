@@ -237,7 +237,7 @@ def test_custom_limit_and_name() -> None:
     assert pack("abc", limit=5) == b'"abc"'
     with pytest.raises(PayloadTooLarge, match="the result is 6 bytes; the limit is 5"):
         pack("abcd", "the result", limit=5)
-    with pytest.raises(NotJSON, match=r"the result\.a is nan"):
+    with pytest.raises(NotJSON, match="'a' in the result is nan"):
         pack({"a": float("nan")}, "the result")
 
 

@@ -43,7 +43,7 @@ async def stop(worker: asyncio.subprocess.Process) -> None:
 
 async def count_completed(app: Any) -> int:
     found, last = 0, None
-    while page := await app.store.runs(status="completed", before=last, limit=500):
+    while page := await app.store.runs(statuses=["completed"], before=last, limit=500):
         found, last = found + len(page), page[-1].id
     return found
 

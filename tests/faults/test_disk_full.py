@@ -140,7 +140,7 @@ async def _start_some(app: App, acknowledged: list[str], count: int) -> None:
 
 
 async def _completed(app: App, count: int) -> bool:
-    return len(await app.store.runs(status="completed", limit=1000)) >= count
+    return len(await app.store.runs(statuses=["completed"], limit=1000)) >= count
 
 
 async def _start_until_full(app: App) -> float:

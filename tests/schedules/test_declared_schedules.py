@@ -146,7 +146,7 @@ def test_schedules_of_worker_files(tmp_path: Path, memory: Any) -> None:
         ("every day", "invalid cron expression"),
         ("often", "invalid duration"),
         (5, "a schedule must be a cron expression"),
-        ({"every": "1h", "cron": "* * * * *"}, "exactly one of"),
+        ({"every": "1h", "cron": "* * * * *"}, "and only one"),
         ({"every": "1h", "overlaps": "skip"}, "unknown key 'overlaps'.*did you mean 'overlap'"),
         ({"every": "1h", "limit": 0}, "limit must be a whole number of at least 1, got 0"),
         ({"every": "1h", "start": "soon"}, "start must be a time"),

@@ -232,8 +232,8 @@ def _count_fires(app: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"flow": "report"}, "exactly one of"),
-        ({"flow": "report", "every": "1h", "cron": "* * * * *"}, "exactly one of"),
+        ({"flow": "report"}, "and only one"),
+        ({"flow": "report", "every": "1h", "cron": "* * * * *"}, "and only one"),
         ({"every": "1h"}, "either flow"),
         ({"flow": "report", "queue": "clean", "every": "1h"}, "either flow"),
         ({"flow": "report", "every": 0}, "every=0 is too frequent for a schedule; the minimum is 1s"),

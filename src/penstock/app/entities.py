@@ -285,7 +285,7 @@ class Entities:
         types = [type] if type is not None else sorted(self._app.registry.entities)
         found: Any = []
         for name in types:
-            rows = await self._store.runs(flow=name, status=status, before=before, limit=limit)
+            rows = await self._store.runs(flow=name, statuses=[status] if status else (), before=before, limit=limit)
             found += [row for row in rows if row.kind == ENTITY]
         found.sort(key=lambda row: (row.created, row.id), reverse=True)
         return [_summary(row) for row in found[:limit]]

@@ -107,7 +107,7 @@ def build_claim(row: RunRow, job: JobRow, memos: dict[str, bytes], now: int) -> 
 
 async def _rows(app: App, flow: str | None, status: str) -> AsyncIterator[RunRow]:
     before: str | None = None
-    while page := await app.store.runs(flow=flow, status=status, before=before, limit=200):
+    while page := await app.store.runs(flow=flow, statuses=[status], before=before, limit=200):
         before = page[-1].id
         for row in page:
             yield row

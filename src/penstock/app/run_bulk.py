@@ -62,7 +62,7 @@ async def act_on_runs(
 def _with_statuses(action: str, wanted: RunFilter) -> RunFilter:
     if wanted == RunFilter():
         raise BadArgument(f'a bulk {action} needs a filter, such as flow="order" or status="open"')
-    if wanted.statuses == (None,) and action in _STATUSES:
+    if not wanted.statuses and action in _STATUSES:
         return msgspec.structs.replace(wanted, statuses=_STATUSES[action])
     return wanted
 

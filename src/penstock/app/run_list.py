@@ -18,9 +18,9 @@ PAGE_RUNS = 200  # read at once while rows are dropped that an index has and the
 
 
 class RunFilter(msgspec.Struct, frozen=True):
-    """What a run must match, all of it. A status of None is any."""
+    """What a run must match, all of it. No statuses are all."""
 
-    statuses: Sequence[str | None] = (None,)
+    statuses: Sequence[str] = ()
     flow: str | None = None
     since: int | None = None
     until: int | None = None
@@ -60,21 +60,16 @@ async def find_runs(store: Store, wanted: RunFilter, before: str | None, limit: 
 async def _read_page(
     store: Store, wanted: RunFilter, keys: Sequence[str], before: str | None, limit: int
 ) -> list[RunRow]:
-    """Return the newest runs with one of the statuses. Each status is an index of its own."""
-    pages = [
-        await store.runs(
-            flow=wanted.flow,
-            status=status,
-            since=wanted.since,
-            until=wanted.until,
-            first_event=wanted.first_event,
-            keys=keys,
-            before=before,
-            limit=limit,
-        )
-        for status in wanted.statuses
-    ]
-    return sorted((row for page in pages for row in page), key=_position, reverse=True)[:limit]
+    return await store.runs(
+        flow=wanted.flow,
+        statuses=wanted.statuses,
+        since=wanted.since,
+        until=wanted.until,
+        first_event=wanted.first_event,
+        keys=keys,
+        before=before,
+        limit=limit,
+    )
 
 
 async def _own_run(store: Store, wanted: RunFilter, before: str | None) -> RunRow | None:

@@ -297,7 +297,7 @@ class Runs:
             if text == "":  # an unset variable of the caller must not select every run
                 raise BadArgument(f"{name} must not be empty, got ''; omit it to select any")
         return RunFilter(
-            OPEN if status == OPEN_STATUS else (status,),
+            OPEN if status == OPEN_STATUS else () if status is None else (status,),
             flow,
             self._time_ms(since),
             self._time_ms(until),

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from cyclopts import App, CycloptsError, UnknownCommandError, UnusedCliTokensError
+from cyclopts import App, CycloptsError, MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
 from ..core.errors import PenstockError
 from ..core.text import escape_json, escape_line, escape_lines
@@ -104,7 +104,15 @@ def _describe(problem: CycloptsError, args: list[str]) -> str:
         for name in call.words:
             parser = parser[name]
         return _describe_unused(unused, call, parser)
+    if isinstance(problem, MissingArgumentError) and problem.argument is not None:
+        return _describe_missing(problem.keyword or problem.argument.name, problem.command_chain or ())
     return str(problem).strip()
+
+
+def _describe_missing(name: str, command: Sequence[str]) -> str:
+    if name.startswith("-"):
+        return f"the option {name} needs a value."
+    return f"`{' '.join(['penstock', *command])}` needs {name}."
 
 
 def _describe_unknown(word: str, group: str, command: App) -> str:

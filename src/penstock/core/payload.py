@@ -235,12 +235,13 @@ def _check_text(value: str, path: Path) -> None:
 
 
 def _show(path: Path) -> str:
-    """Return a path for a message, such as `payload.order.items[3]`. It is only built for an error."""
-    if isinstance(path, str):
-        return path
-    outer, key = path
-    shown = f"[{key}]" if isinstance(key, int) else f".{key if len(key) <= MAX_KEY_SHOWN else shorten(key)}"
-    return f"{_show(outer)}{escape_line(shown)}"
+    """Return a path for a message: `payload.items[3]`, or `'items[3]' in the input of flow 'order'`."""
+    keys: list[str] = []
+    while not isinstance(path, str):
+        path, key = path
+        keys.append(f"[{key}]" if isinstance(key, int) else f".{key if len(key) <= MAX_KEY_SHOWN else shorten(key)}")
+    inner = escape_line("".join(reversed(keys)))
+    return f"{inner.removeprefix('.')!r} in {path}" if inner and " " in path else f"{path}{inner}"
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

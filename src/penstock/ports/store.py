@@ -214,7 +214,7 @@ class Runs(Protocol):
         self,
         *,
         flow: str | None = None,
-        status: str | None = None,
+        statuses: Sequence[str] = (),
         since: int | None = None,
         until: int | None = None,
         first_event: Any = None,
@@ -224,6 +224,8 @@ class Runs(Protocol):
     ) -> list[RunRow]:
         """Return runs, newest first; `before` is the id of the last row of the page before.
 
+        With `statuses`, a run must have one of them. All are read at one moment: a run that changes its status
+        meanwhile is found once.
         `since` (included) and `until` (excluded) bound when a run was created, in milliseconds. A run must have all
         `keys` (see RunWrite); the first one is looked up in an index. `first_event` is JSON that the body of the
         stream's first event must contain (see core/json_match.py). A run whose first event was trimmed is not found.

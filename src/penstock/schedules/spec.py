@@ -77,7 +77,7 @@ def decode_spec(row: ScheduleRow) -> ScheduleSpec:
 def _read_spec(data: bytes) -> ScheduleSpec:
     spec = _spec_decoder.decode(data)
     if sum(one is not None for one in (spec.every_ms, spec.cron, spec.at_ms)) != 1:
-        raise ValueError("it has not exactly one of every, cron and at")
+        raise ValueError("it must have one of cron, every or at, and only one")
     if spec.every_ms is not None and spec.every_ms < MIN_INTERVAL_MS:
         raise ValueError(f"its interval is {spec.every_ms} ms")
     return spec
@@ -113,7 +113,7 @@ def make_spec(
     if len(given) != 1:
         passed = " and ".join(given) or "none of them"
         raise BadSchedule(
-            f"a schedule requires exactly one of every='5m', cron='0 9 * * *' and at=<datetime>, got {passed}"
+            f"a schedule needs one of cron='0 9 * * *', every='5m' or at=<datetime>, and only one; got {passed}"
         )
     every_ms = to_ms(every) if every is not None else None
     if every_ms is not None and every_ms < MIN_INTERVAL_MS:

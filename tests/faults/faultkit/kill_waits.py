@@ -131,9 +131,7 @@ async def _wait_for_execution(path: Path, before: int) -> None:
 
 async def _wait_for_end(app: App, timeout: float) -> None:
     deadline = time.monotonic() + timeout
-    seen_empty = 0  # each status is a query of its own: a run that moves from one to another may be in neither answer
-    while time.monotonic() < deadline and seen_empty < 3:
-        seen_empty = 0 if await app.runs.list(status="open", limit=1) else seen_empty + 1
+    while time.monotonic() < deadline and await app.runs.list(status="open", limit=1):
         await asyncio.sleep(0.05)
 
 

@@ -78,12 +78,16 @@ SELECT id, version, flow, status, closed, created, updated, record, kind, parent
 WHERE flow = $1 AND created >= $2 AND (created, id) < ($3, $4) ORDER BY created DESC, id DESC LIMIT $5;
 
 -- name: runs_with_status
-SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM penstock.runs
-WHERE status = $1 AND created >= $2 AND (created, id) < ($3, $4) ORDER BY created DESC, id DESC LIMIT $5;
+-- The newest of each status are read in order from the index.
+SELECT r.* FROM unnest($1::text[]) AS wanted (status)
+CROSS JOIN LATERAL (
+  SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM penstock.runs
+  WHERE status = wanted.status AND created >= $2 AND (created, id) < ($3, $4) ORDER BY created DESC, id DESC LIMIT $5) AS r
+ORDER BY r.created DESC, r.id DESC LIMIT $5;
 
 -- name: runs_of_flow_with_status
 SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM penstock.runs
-WHERE flow = $1 AND status = $2 AND created >= $3 AND (created, id) < ($4, $5) ORDER BY created DESC, id DESC LIMIT $6;
+WHERE flow = $1 AND status = ANY ($2::text[]) AND created >= $3 AND (created, id) < ($4, $5) ORDER BY created DESC, id DESC LIMIT $6;
 
 -- name: runs_by_keys
 -- The first key is read in order from its index, the others are looked up for each run. OFFSET 0 keeps the planner to this order.
@@ -93,7 +97,7 @@ SELECT r.* FROM (
 CROSS JOIN LATERAL (
   SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM penstock.runs
   WHERE id = k.run OFFSET 0) AS r
-WHERE ($3::text IS NULL OR r.flow = $3) AND ($4::text IS NULL OR r.status = $4)
+WHERE ($3::text IS NULL OR r.flow = $3) AND ($4::text[] = '{}' OR r.status = ANY ($4))
   AND NOT EXISTS (SELECT 1 FROM unnest($2::text[]) AS o (key) WHERE NOT EXISTS (
     SELECT 1 FROM penstock.run_keys AS x WHERE x.key = o.key AND x.created = k.created AND x.run = k.run))
 ORDER BY k.created DESC, k.run DESC LIMIT $8;
@@ -114,7 +118,7 @@ CROSS JOIN LATERAL (SELECT name FROM penstock.streams WHERE sid = e.sid OFFSET 0
 CROSS JOIN LATERAL (
   SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM penstock.runs
   WHERE id = split_part(substr(s.name, length($2::text) + 1), ':', 2) OFFSET 0) AS r
-WHERE s.name = $2 || r.kind || ':' || r.id AND ($3::text IS NULL OR r.flow = $3) AND ($4::text IS NULL OR r.status = $4)
+WHERE s.name = $2 || r.kind || ':' || r.id AND ($3::text IS NULL OR r.flow = $3) AND ($4::text[] = '{}' OR r.status = ANY ($4))
   AND r.created >= $5 AND (r.created, r.id) < ($6, $7)
 ORDER BY r.created DESC, r.id DESC LIMIT $8;
 

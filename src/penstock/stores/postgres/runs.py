@@ -23,7 +23,7 @@ async def runs(
     connection: Connection,
     sql: Statements,
     flow: str | None,
-    status: str | None,
+    statuses: list[str],
     since: int | None,
     until: int | None,
     keys: Sequence[str],
@@ -32,13 +32,13 @@ async def runs(
 ) -> list[RunRow]:
     page = (since or 0, *await _newest_end(connection, sql, until, before), limit)
     if keys:
-        rows = await connection.fetch(sql.runs_by_keys, keys[0], list(keys[1:]), flow, status, *page)
-    elif flow and status:
-        rows = await connection.fetch(sql.runs_of_flow_with_status, flow, status, *page)
+        rows = await connection.fetch(sql.runs_by_keys, keys[0], list(keys[1:]), flow, statuses, *page)
+    elif flow and statuses:
+        rows = await connection.fetch(sql.runs_of_flow_with_status, flow, statuses, *page)
     elif flow:
         rows = await connection.fetch(sql.runs_of_flow, flow, *page)
-    elif status:
-        rows = await connection.fetch(sql.runs_with_status, status, *page)
+    elif statuses:
+        rows = await connection.fetch(sql.runs_with_status, statuses, *page)
     else:
         rows = await connection.fetch(sql.runs, *page)
     return [RunRow(*row) for row in rows]
@@ -55,7 +55,7 @@ async def find_by_index(
     prefix: str,
     pattern: bytes,
     flow: str | None,
-    status: str | None,
+    statuses: list[str],
     since: int | None,
     until: int | None,
     before: str | None,
@@ -63,7 +63,7 @@ async def find_by_index(
 ) -> list[RunStart]:
     """Return runs whose first event contains the pattern as jsonb, each with the body of that event."""
     end = await _newest_end(connection, sql, until, before)
-    rows = await connection.fetch(sql.runs_by_first_event, pattern, prefix, flow, status, since or 0, *end, limit)
+    rows = await connection.fetch(sql.runs_by_first_event, pattern, prefix, flow, statuses, since or 0, *end, limit)
     return [(RunRow(*row[:-1]), row[-1]) for row in rows]
 
 

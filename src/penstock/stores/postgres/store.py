@@ -253,7 +253,7 @@ class PostgresStore:
         self,
         *,
         flow: str | None = None,
-        status: str | None = None,
+        statuses: Sequence[str] = (),
         since: int | None = None,
         until: int | None = None,
         first_event: Any = None,
@@ -261,7 +261,7 @@ class PostgresStore:
         before: str | None = None,
         limit: int = 50,
     ) -> list[RunRow]:
-        filters: tuple[Any, ...] = (flow, status, since, until)
+        filters: tuple[Any, ...] = (flow, list(statuses), since, until)
         if first_event is None:
             return await self._read(runs.runs, *filters, keys, before, limit)
         prefix, pattern = f"{self._namespace}:", pack(first_event, "the pattern of a run's first event")

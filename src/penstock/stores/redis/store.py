@@ -308,7 +308,7 @@ class RedisStore:
         self,
         *,
         flow: str | None = None,
-        status: str | None = None,
+        statuses: Sequence[str] = (),
         since: int | None = None,
         until: int | None = None,
         first_event: Any = None,
@@ -316,7 +316,7 @@ class RedisStore:
         before: str | None = None,
         limit: int = 50,
     ) -> list[RunRow]:
-        which = (flow, status, since, until)
+        which = (flow, "\n".join(statuses), since, until)
         if first_event is None:
             return [decode_rows.run(row) for row in await self._read("runs", *which, before, limit, " ".join(keys))]
 

@@ -50,16 +50,13 @@ SELECT id, version, flow, status, closed, created, updated, record, kind, parent
 WHERE created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
 
 -- name: runs_of_flow
-SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM runs
-WHERE flow = ? AND created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
+SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM runs INDEXED BY runs_by_flow
+WHERE flow = ?1 AND created >= ?3 AND (created, id) < (?4, ?5)
+  AND (?2 = '[]' OR status IN (SELECT value FROM json_each(?2))) ORDER BY created DESC, id DESC LIMIT ?6;
 
 -- name: runs_with_status
 SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM runs
 WHERE status = ? AND created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
-
--- name: runs_of_flow_with_status
-SELECT id, version, flow, status, closed, created, updated, record, kind, parent, root, depth, call FROM runs INDEXED BY runs_by_flow
-WHERE flow = ? AND status = ? AND created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
 
 -- name: runs_by_keys
 -- The first key is read in order from its index, the others are looked up for each run.
@@ -67,7 +64,7 @@ SELECT r.id, r.version, r.flow, r.status, r.closed, r.created, r.updated, r.reco
        r.depth, r.call
 FROM run_keys AS k CROSS JOIN runs AS r ON r.id = k.run
 WHERE k.key = ?1 AND k.created >= ?5 AND (k.created, k.run) < (?6, ?7)
-  AND (?3 IS NULL OR r.flow = ?3) AND (?4 IS NULL OR r.status = ?4)
+  AND (?3 IS NULL OR r.flow = ?3) AND (?4 = '[]' OR r.status IN (SELECT value FROM json_each(?4)))
   AND NOT EXISTS (SELECT 1 FROM json_each(?2) AS o WHERE NOT EXISTS (
     SELECT 1 FROM run_keys AS x WHERE x.key = o.value AND x.created = k.created AND x.run = k.run))
 ORDER BY k.created DESC, k.run DESC LIMIT ?8;

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import apsw
@@ -12,6 +13,8 @@ from ...ports.store import RunRow
 from ..run_search import RunStart
 from .events import LAST
 from .statements import ADMIN as SQL
+
+ID, CREATED = 0, 5  # columns of a run
 
 
 def run(cursor: apsw.Cursor, id: str) -> RunRow | None:
@@ -22,7 +25,7 @@ def run(cursor: apsw.Cursor, id: str) -> RunRow | None:
 def runs(
     cursor: apsw.Cursor,
     flow: str | None,
-    status: str | None,
+    statuses: Sequence[str],
     since: int | None,
     until: int | None,
     keys: Sequence[str],
@@ -36,15 +39,14 @@ def runs(
     if until is not None:
         created, id = min((created, id), (until, ""))
     page = (since or 0, created, id, limit)
+    rows: Iterable[tuple[Any, ...]]
     if keys:
-        others = json.dumps(keys[1:])
-        return [_row(row) for row in cursor.execute(SQL.runs_by_keys, (keys[0], others, flow, status, *page))]
-    if flow and status:
-        rows = cursor.execute(SQL.runs_of_flow_with_status, (flow, status, *page))
+        rows = cursor.execute(SQL.runs_by_keys, (keys[0], json.dumps(keys[1:]), flow, json.dumps(statuses), *page))
     elif flow:
-        rows = cursor.execute(SQL.runs_of_flow, (flow, *page))
-    elif status:
-        rows = cursor.execute(SQL.runs_with_status, (status, *page))
+        rows = cursor.execute(SQL.runs_of_flow, (flow, json.dumps(statuses), *page))
+    elif statuses:
+        found = [row for status in statuses for row in cursor.execute(SQL.runs_with_status, (status, *page))]
+        rows = sorted(found, key=itemgetter(CREATED, ID), reverse=True)[:limit]
     else:
         rows = cursor.execute(SQL.runs, page)
     return [_row(row) for row in rows]

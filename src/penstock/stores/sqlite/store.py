@@ -184,7 +184,7 @@ class SqliteStore:
         self,
         *,
         flow: str | None = None,
-        status: str | None = None,
+        statuses: Sequence[str] = (),
         since: int | None = None,
         until: int | None = None,
         first_event: Any = None,
@@ -193,7 +193,7 @@ class SqliteStore:
         limit: int = 50,
     ) -> list[RunRow]:
         def page(cursor: apsw.Cursor, before: str | None, limit: int) -> list[RunRow]:
-            return runs.runs(cursor, flow, status, since, until, keys, before, limit)
+            return runs.runs(cursor, flow, statuses, since, until, keys, before, limit)
 
         if first_event is None:
             return await self._reader.run(lambda c: page(c, before, limit))

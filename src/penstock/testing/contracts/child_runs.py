@@ -43,7 +43,7 @@ class ChildRunsContract(StoreUnderTest):
         await apply(store, ended("a1"))
         assert [row.id for row in await store.runs(keys=["p-p"])] == ["a4", "a3", "a2", "a1", "a0"]
         assert [row.id for row in await store.runs(keys=["p-p"], limit=2, before="a3")] == ["a2", "a1"]
-        assert [row.id for row in await store.runs(keys=["p-p"], status="completed")] == ["a1"]
+        assert [row.id for row in await store.runs(keys=["p-p"], statuses=["completed"])] == ["a1"]
         assert await store.runs(keys=["p-p"], flow="none") == []
         assert await store.runs(keys=["p-nobody"]) == []
 

@@ -38,8 +38,8 @@ class RunKeysContract(StoreUnderTest):
             )
             clock.advance("1ms" if n % 5 else 0)
         start = (await store.runs(limit=1))[0].created - 14
-        every = [row.id for row in await store.runs(flow="shop", status="failed", since=start)]
-        which: dict[str, Any] = {"flow": "shop", "status": "failed", "since": start}
+        every = [row.id for row in await store.runs(flow="shop", statuses=["failed"], since=start)]
+        which: dict[str, Any] = {"flow": "shop", "statuses": ["failed"], "since": start}
         assert await find(store, "k", **which) == every
         assert await find(store, "k", "k5", **which) == [id for id in every if int(id[1:]) % 5 == 0]
         odd = [id for id in every if int(id[1:]) % 4 == 1]
@@ -59,7 +59,7 @@ class RunKeysContract(StoreUnderTest):
         await apply(store, unit(run=run("r", 1, keys=("b", "a"), status="failed")))
         await apply(store, unit(run=run("r", 2)))
         assert await find(store, "a") == ["s", "r"], "the order is that of the runs, not of the writes"
-        assert await find(store, "a", "b") == await find(store, "b", status="running") == ["r"]
+        assert await find(store, "a", "b") == await find(store, "b", statuses=["running"]) == ["r"]
 
     async def test_an_attempt_that_ends_adds_keys(self, store: Store) -> None:
         await apply(store, unit(run=run("r")))

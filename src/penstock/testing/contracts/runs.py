@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
 from ...ports.store import Retention, RunRow, Store
 from ...ports.unit import Committed, Completed, Conflict, SettleWait, Suspended
 from ..clock import FakeClock
@@ -87,16 +91,49 @@ class RunsContract(StoreUnderTest):
             clock.advance("1ms")
         newest = list(reversed(flows))
         assert await _paged(store, flow="shop") == [id for id in newest if flows[id][0] == "shop"]
-        assert await _paged(store, status="failed") == [id for id in newest if flows[id][1] == "failed"]
+        assert await _paged(store, statuses=["failed"]) == [id for id in newest if flows[id][1] == "failed"]
         both = [id for id in newest if flows[id] == ("shop", "failed")]
-        assert await _paged(store, flow="shop", status="failed") == both
+        assert await _paged(store, flow="shop", statuses=["failed"]) == both
         assert await store.runs(flow="none") == []
+
+    async def test_lists_by_several_statuses_with_pages(self, store: Store, clock: FakeClock) -> None:
+        statuses = ("running", "waiting", "failed", "completed")
+        runs = {f"r{n:02}": ("shop" if n % 2 else "mail", statuses[n * 5 // 3 % 4]) for n in range(17)}
+        for id, (flow, status) in runs.items():
+            first = event("flow.started", f"nq:flow:{id}", {"input": id})
+            await apply(store, unit(run=run(id, flow=flow, status=status, keys=("k",)), events=[first]))
+            clock.advance("1ms" if int(id[1:]) % 3 else 0)
+        everything = ids(await store.runs())
+        wanted = ("failed", "running", "none")
+        found = [id for id in everything if runs[id][1] in wanted]
+        assert 4 < len(found) < len(runs)
+        assert await _paged(store, statuses=wanted) == await _paged(store, statuses=wanted, keys=["k"]) == found
+        assert await _paged(store, "shop", wanted) == [id for id in found if runs[id][0] == "shop"]
+        (one, *_) = found
+        assert await _paged(store, statuses=wanted, first_event={"data": {"input": one}}) == [one]
+        assert await _paged(store, statuses=["none"]) == []
+
+    async def test_a_run_that_changes_its_status_is_in_every_list(self, store: Store) -> None:
+        await apply(store, unit(run=run("r", status="running")))
+        await store.commit([unit(run=run(f"x{n}")) for n in range(50)])
+
+        async def change() -> None:
+            for version in range(1, 40):
+                await apply(store, unit(run=run("r", version, status=("running", "waiting")[version % 2])))
+
+        changing = asyncio.create_task(change())
+        lists = 0
+        while not changing.done():
+            assert ids(await store.runs(statuses=["running", "waiting"], limit=100)).count("r") == 1
+            lists += 1
+        await changing
+        assert lists > 1
 
     async def test_a_list_shows_the_new_status(self, store: Store) -> None:
         await apply(store, unit(run=run("r")))
         await apply(store, unit(run=run("r", 1, status="failed", closed=True)))
-        assert ids(await store.runs(status="running")) == []
-        assert ids(await store.runs(status="failed")) == ["r"]
+        assert ids(await store.runs(statuses=["running"])) == []
+        assert ids(await store.runs(statuses=["failed"])) == ["r"]
 
     async def test_cancelling_cancels_waiting_jobs_but_not_active_ones(self, store: Store, clock: FakeClock) -> None:
         later = clock.now_ms() + 60_000
@@ -153,8 +190,8 @@ class RunsContract(StoreUnderTest):
         assert len(await store.stuck_runs(limit=2)) == 2
 
 
-async def _paged(store: Store, flow: str | None = None, status: str | None = None) -> list[str]:
+async def _paged(store: Store, flow: str | None = None, statuses: Sequence[str] = (), **which: Any) -> list[str]:
     found: list[str] = []
-    while page := await store.runs(flow=flow, status=status, before=found[-1] if found else None, limit=2):
+    while page := await store.runs(flow=flow, statuses=statuses, **which, before=found[-1] if found else None, limit=2):
         found += ids(page)
     return found

@@ -97,7 +97,7 @@ class RunSearchContract(StoreUnderTest):
             await start_run(store, f"r{n:02}", {"customer": n % 4}, **fields)
             clock.advance("1ms" if n % 5 else 0)
         start = (await store.runs(limit=1))[0].created - 14
-        which = {"flow": "shop", "status": "failed", "since": start}
+        which = {"flow": "shop", "statuses": ["failed"], "since": start}
         wanted = [row.id for row in await store.runs(**which) if int(row.id[1:]) % 4 == 1]  # type: ignore[arg-type]
         assert len(wanted) > 2
         found: list[str] = []

@@ -21,13 +21,13 @@ local function has_other_keys(id, keys)
   return true
 end
 
--- Newest first. The runs of the first key, else of the flow, else of the status, are filtered by the rest.
-function READS.runs()
-  local flow, status, since, until_ms, before, limit = arg(1), arg(2), arg(3), arg(4), arg(5), tonumber(arg(6))
-  local keys = {}
-  for key in string.gmatch(arg(7) or '', '%S+') do keys[#keys + 1] = key end
-  local list = NS .. (keys[1] and 'runs:key:' .. keys[1] or flow ~= '' and 'runs:flow:' .. flow
-    or status ~= '' and 'runs:status:' .. status or 'runs')
+local function is_newer_row(a, b)
+  local a_created, b_created = tonumber(a[6]), tonumber(b[6])
+  return a_created > b_created or (a_created == b_created and a[1] > b[1])
+end
+
+local function newest_runs(list, flow, statuses, keys)
+  local since, until_ms, before, limit = arg(3), arg(4), arg(5), tonumber(arg(6))
   local low, high, parse_cursor = since == '' and '-inf' or since, until_ms == '' and '+inf' or '(' .. until_ms, nil
   if before ~= '' then
     parse_cursor = call('ZSCORE', NS .. 'runs', before)
@@ -36,10 +36,10 @@ function READS.runs()
   end
   local rows, skip = {}, 0
   while #rows < limit do
-    local ids = call('ZREVRANGEBYSCORE', list, high, low, 'WITHSCORES', 'LIMIT', skip, 200)
+    local ids = call('ZREVRANGEBYSCORE', NS .. list, high, low, 'WITHSCORES', 'LIMIT', skip, 200)
     for n = 1, #ids, 2 do
       local row = not (ids[n + 1] == parse_cursor and ids[n] >= before) and run_row(ids[n])
-      if row and (status == '' or row[4] == status) and (flow == '' or row[3] == flow) and has_other_keys(row[1], keys) then
+      if row and (not statuses or statuses[row[4]]) and (flow == '' or row[3] == flow) and has_other_keys(row[1], keys) then
         rows[#rows + 1] = row
         if #rows == limit then break end
       end
@@ -47,6 +47,26 @@ function READS.runs()
     if #ids < 400 then break end
     skip = skip + 200
   end
+  return rows
+end
+
+-- Newest first. The runs of the first key, else of the flow, else of the statuses, are filtered by the rest.
+function READS.runs()
+  local flow, statuses, keys = arg(1), nil, {}
+  for key in string.gmatch(arg(7) or '', '%S+') do keys[#keys + 1] = key end
+  for status in string.gmatch(arg(2), '[^\n]+') do
+    statuses = statuses or {}
+    statuses[status] = true
+  end
+  if keys[1] then return newest_runs('runs:key:' .. keys[1], flow, statuses, keys) end
+  if flow ~= '' then return newest_runs('runs:flow:' .. flow, flow, statuses, keys) end
+  if not statuses then return newest_runs('runs', flow, statuses, keys) end
+  local rows = {}
+  for status in pairs(statuses) do
+    for _, row in ipairs(newest_runs('runs:status:' .. status, flow, statuses, keys)) do rows[#rows + 1] = row end
+  end
+  table.sort(rows, is_newer_row)
+  for n = #rows, tonumber(arg(6)) + 1, -1 do rows[n] = nil end
   return rows
 end
 

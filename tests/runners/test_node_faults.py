@@ -129,7 +129,7 @@ async def test_a_blocked_thread_ends_alone(folder: Files) -> None:
         crash_mjs=worker(
             "crash",
             "if (ctx.attempt === 1) process.exit(3); return [ctx.attempt, process.pid]",
-            f"retry: {FIXED}, timeout: 20000, useWorkerThreads: true",
+            f"retry: {FIXED}, useWorkerThreads: true",
         ),
         leak_mjs=worker(
             "leak",
@@ -149,6 +149,53 @@ async def test_a_blocked_thread_ends_alone(folder: Files) -> None:
             assert run.result == [2, pid], "the same process"
             error = await last_error(app, run)
             assert (error["code"], "the thread that ran the handler ended" in error["error"]) == (RunnerLost.code, True)
+
+
+async def test_a_handler_does_not_start_after_its_timeout(folder: Files, tmp_path: Path) -> None:
+    """Its file loads for longer than that. A handler that started then would block a thread that seems idle."""
+    loads, gate, called = (tmp_path / name for name in ("loads", "gate", "called"))
+    slow = f"""
+        import fs from 'node:fs'
+        import {{ isMainThread }} from 'node:worker_threads'
+        if (!isMainThread) {{  // the main thread only describes the file
+          fs.writeFileSync({str(loads)!r}, '')
+          while (!fs.existsSync({str(gate)!r})) await new Promise((resolve) => setTimeout(resolve, 10))
+        }}
+        export const config = {{ flow: {{ id: 'slow', role: 'main', step: 'slow' }}, timeout: 200, useWorkerThreads: true }}
+        export default async function () {{
+          fs.writeFileSync({str(called)!r}, '')
+          for (;;) {{}}
+        }}
+    """
+    reads = f"import '{folder(slow_mjs=slow)}/slow.mjs'\n"  # it loads after the other file
+    files = folder(after_mjs=reads + worker("after", "return ctx.attempt", "useWorkerThreads: true"))
+    async with TestApp(dir=files, node=node()) as app:
+        run = await app.run_flow("slow")
+        assert (await last_error(app, run))["code"] == "timeout"
+        await until(loads.exists)
+        gate.touch()
+        assert (await app.run_flow("after")).result == 1
+        assert not called.exists()
+
+
+async def test_a_thread_that_a_stopped_handler_blocks_is_replaced(folder: Files, tmp_path: Path) -> None:
+    """The handler lets its attempt go, and then goes on. The next task of the thread runs on another one."""
+    blocks = tmp_path / "blocks"
+    stopped = f"""
+        await new Promise((resolve) => ctx.signal.addEventListener('abort', resolve))
+        fs.writeFileSync({str(blocks)!r}, '')
+        for (;;) {{}}
+    """
+    files = folder(
+        stopped_mjs="import fs from 'node:fs'\n" + worker("stopped", stopped, "timeout: 200, useWorkerThreads: true"),
+        after_mjs=worker("after", "return [ctx.attempt, process.pid]", "useWorkerThreads: true"),
+        main_mjs=worker("main", "return process.pid"),
+    )
+    async with TestApp(dir=files, node=node()) as app:
+        pid = (await app.run_flow("main")).result
+        assert (await last_error(app, await app.run_flow("stopped")))["code"] == "timeout"
+        await until(blocks.exists)
+        assert (await app.run_flow("after")).result == [1, pid]
 
 
 async def _is_running(app: TestApp, run: str) -> bool:

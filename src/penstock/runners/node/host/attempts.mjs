@@ -33,6 +33,7 @@ async function run(number, task) {
     if (typeof handler !== 'function') throw new TypeError(`${task.handler.file} has no handler: export default async function (input, ctx) {…}`)
     const config = configOf(exports)
     const input = await check(config.inputSchema, task.input ?? null, `the input of '${task.handler.name}'`)
+    if (attempts.get(number) !== attempt) return  // it was cancelled meanwhile: its handler must not start
     const result = await handler(input, makeContext(attempt, task, input))
     end(number, attempt, { type: 'done', result: await settle(task, result ?? null, (data) => check(config.outputSchema, data, `the result of '${task.handler.name}'`)) })
   } catch (problem) {

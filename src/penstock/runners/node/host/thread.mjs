@@ -9,5 +9,8 @@ import { keepErrorOptions } from './values.mjs'
 keepErrorOptions()
 install(workerData.stripper)
 open((line, number, type) => parentPort.postMessage([line, number, type]), workerData.frameBytes)
-parentPort.on('message', ([number, frame]) => take(number, frame))
+parentPort.on('message', ([number, frame]) => {
+  if (frame.type === 'run') parentPort.postMessage(['', number, 'taken'])
+  take(number, frame)
+})
 process.on('unhandledRejection', (problem) => console.error('penstock: unhandled rejection in a worker file:', problem))

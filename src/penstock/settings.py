@@ -18,7 +18,7 @@ from .core.durations import Duration, to_ms
 from .core.errors import SettingError
 from .core.ids import BadId, check_name, check_namespace
 from .core.near_match import did_you_mean
-from .core.text import check_text, shorten
+from .core.text import any_of, check_text, shorten
 
 Names = str | Sequence[str]
 Retention = Duration | Literal["never", "off"]
@@ -315,7 +315,7 @@ def _convert(name: str, value: Any) -> Any:
     if name == "namespace":
         return check_namespace(value)
     if name in _CHOICES and (not isinstance(value, str) or value not in _CHOICES[name]):
-        raise ValueError(f"must be one of {', '.join(map(repr, _CHOICES[name]))}, got {shorten(value)}")
+        raise ValueError(f"must be {any_of(_CHOICES[name])}, got {shorten(value)}")
     return check_text(value, name, MAX_URL_CHARS)
 
 

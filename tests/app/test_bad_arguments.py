@@ -66,7 +66,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "a state key must be a string or a list of parts, got 7",
     ),
     "status": (lambda a: a.runs.list(status="faild"), "bad_argument", "unknown status 'faild'; did you mean 'failed'?"),
-    "a strange status": (lambda a: a.runs.list(status="xyz"), "bad_argument", "status must be one of 'running', "),
+    "a strange status": (lambda a: a.runs.list(status="xyz"), "bad_argument", "status must be 'running', "),
     "limit": (lambda a: a.runs.list(limit=0), "bad_argument", "limit must be a whole number of at least 1, got 0"),
     "no number": (
         lambda a: a.runs.list(limit="x"),

@@ -219,7 +219,7 @@ async def test_triggers_are_listed_by_state_and_time(kit: Any) -> None:
         assert [one.id for one in await app.waits.list(state="expired", limit=3)] == [ids[5], ids[4], ids[3]]
         with pytest.raises(BadArgument, match="only triggers are listed without it"):
             await app.waits.list(kind="time", state="resolved")
-        with pytest.raises(BadArgument, match="state must be one of"):
+        with pytest.raises(BadArgument, match="state must be '"):
             await app.waits.list(state="gone")
         with pytest.raises(BadId, match="before= must be the id of the last wait"):
             await app.waits.list(before="t-none")

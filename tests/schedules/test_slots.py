@@ -234,9 +234,9 @@ DAY = datetime(2030, 1, 1, tzinfo=UTC)
         ({"every": "1h", "limit": "3"}, "limit must be a whole number of at least 1, got '3'"),
         (
             {"every": "1h", "overlap": "never"},
-            "overlap must be one of 'allow', 'skip', 'queue', 'replace', got 'never'",
+            "overlap must be 'allow', 'skip', 'queue' or 'replace', got 'never'",
         ),
-        ({"every": "1h", "catch_up": "some"}, "catch_up must be one of 'one', 'all', 'none', got 'some'"),
+        ({"every": "1h", "catch_up": "some"}, "catch_up must be 'one', 'all' or 'none', got 'some'"),
         ({"every": "1h", "start": DAY, "end": DAY - timedelta(days=1)}, "end=2029-12-31.* is before start=2030"),
         ({"every": "1h", "start": datetime(2030, 1, 1)}, "start=.* has no time zone"),
         ({"every": "1h", "end": datetime(2030, 1, 1)}, "end=.* has no time zone"),

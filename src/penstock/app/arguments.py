@@ -15,7 +15,7 @@ from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument
 from ..core.near_match import did_you_mean, is_probably
 from ..core.options import check_key
-from ..core.text import check_text, shorten
+from ..core.text import any_of, check_text, shorten
 from ..ports.unit import Dedupe
 
 T = TypeVar("T")
@@ -79,9 +79,9 @@ def check_choice(value: str, known: Iterable[str], what: str) -> str:
     if isinstance(value, str) and value in words:
         return value
     if hint := did_you_mean(value, words):
-        others = "" if is_probably(value, words) else f" One of {', '.join(map(repr, words))}"
+        others = "" if is_probably(value, words) else f" It can be {any_of(words)}"
         raise BadArgument(f"unknown {what} {shorten(value)}; {hint}{others}")
-    raise BadArgument(f"{what} must be one of {', '.join(map(repr, words))}, got {shorten(value)}")
+    raise BadArgument(f"{what} must be {any_of(words)}, got {shorten(value)}")
 
 
 def build_dedupe(key: Any, ttl: Duration | None) -> Dedupe | None:

@@ -20,7 +20,7 @@ from ..core.errors import BadArgument
 from ..core.ids import check_name
 from ..core.payload import DECODE_ERRORS
 from ..core.stored import describe_problem
-from ..core.text import shorten
+from ..core.text import any_of, shorten
 from ..ports.store import StateRow
 from ..ports.unit import StateWrite
 from ..settings import Settings
@@ -122,7 +122,7 @@ class Tokens:
         """
         check_name(name, "name of a token")
         if not isinstance(role, str) or role not in ROLES:
-            raise BadArgument(f"role must be one of {', '.join(ROLES)}, got {shorten(role)}")
+            raise BadArgument(f"role must be {any_of(ROLES)}, got {shorten(role)}")
         lifetime_ms = to_ms(expires) if expires is not None else None
         if lifetime_ms is not None and lifetime_ms < MIN_LIFETIME_MS:
             raise BadArgument(f"expires must be at least 1s, such as 30d, got {shorten(expires)}; omit it for no end")

@@ -34,8 +34,8 @@ def check_id(value: str, what: str = "id", max_chars: int = MAX_ID_CHARS) -> str
     """Return the id, or raise BadId with the rules for ids."""
     if not isinstance(value, str) or len(value) > max_chars or not _ID.fullmatch(value) or value.isdigit():
         raise BadId(
-            f"invalid {what} {shorten(value)}; use letters, digits, '.', '_' and '-', but not only "
-            f"digits, and at most {max_chars} characters"
+            f"invalid {what} {shorten(value)}; it may have up to {max_chars} letters, digits, '.', '_' and "
+            "'-', and must not be a number"
         )
     return str(value)  # a handle of a run is a str too
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from .errors import BadArgument
@@ -28,6 +29,12 @@ def shorten(value: Any, max_chars: int = MAX_SHOWN_CHARS) -> str:
     # A `__repr__` may return anything, and a message is one line.
     shown = escape_line(shown)
     return shown if len(shown) <= max_chars else f"{shown[:max_chars]}…"
+
+
+def any_of(words: Iterable[object]) -> str:
+    """Return the words as a message lists them: `'a', 'b' or 'c'`."""
+    *first, last = map(repr, words)
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def to_text(value: object) -> str:

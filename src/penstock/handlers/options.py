@@ -18,7 +18,7 @@ from ..core.events import KIND_PATTERN
 from ..core.near_match import check_keys, did_you_mean
 from ..core.options import DELAY_META, MAX_PRIORITY, Milliseconds, read_options
 from ..core.schemas import UnknownFields
-from ..core.text import shorten
+from ..core.text import any_of, shorten
 from ..ports.unit import KeepJobs, RateLimit
 
 MAX_KEPT_JOBS = 1_000_000_000
@@ -72,7 +72,7 @@ class HandlerOptions(msgspec.Struct, frozen=True):
             raise DefinitionError("timeout must be longer than 0, got 0; omit it for no timeout")
         if read.runner is not None and read.runner not in RUNNERS:
             hint = did_you_mean(read.runner, RUNNERS) or "omit it to run the handler in the worker's own process"
-            raise DefinitionError(f"runner must be one of {', '.join(RUNNERS)}, got {shorten(read.runner)}; {hint}")
+            raise DefinitionError(f"runner must be {any_of(RUNNERS)}, got {shorten(read.runner)}; {hint}")
         return read
 
 

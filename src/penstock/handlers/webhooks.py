@@ -14,7 +14,7 @@ from ..core.ids import BadId, check_name
 from ..core.options import rename_keys
 from ..core.payload import pack, to_plain
 from ..core.schemas import make_validator
-from ..core.text import shorten
+from ..core.text import any_of, shorten
 from ..durable.trigger_signatures import check_signed
 
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
@@ -85,7 +85,7 @@ def check_webhook(
         raise BadArgument(f"webhook {name!r}: {problem}") from None
     methods = _read_methods(method)
     if not methods or not set(methods) <= set(METHODS):
-        raise BadArgument(f"method must be one of {', '.join(METHODS)}, or a list of them, got {shorten(method)}")
+        raise BadArgument(f"method must be {any_of(METHODS)}, or a list of them, got {shorten(method)}")
     if not isinstance(key_header, str) or not _HEADER.fullmatch(key_header):
         raise BadArgument(f"key_header must be the name of a header, such as 'X-Request-Id', got {shorten(key_header)}")
     check_signed(signed, "any")

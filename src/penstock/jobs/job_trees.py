@@ -12,7 +12,7 @@ from ..core.durations import Duration, ms_to_duration, to_ms
 from ..core.errors import BadArgument, DefinitionError
 from ..core.near_match import check_keys
 from ..core.retry import RetryOption
-from ..core.text import shorten
+from ..core.text import any_of, shorten
 from ..ports.unit import OnFailure
 
 OnFailureWord = Literal["fail", "continue", "ignore", "remove", "wait"]
@@ -62,9 +62,7 @@ class Node:
     def __post_init__(self) -> None:
         words = [one.value for one in OnFailure]
         if self.on_failure not in words:
-            raise BadArgument(
-                f"on_failure must be one of {', '.join(map(repr, words))}, got {shorten(self.on_failure)}"
-            )
+            raise BadArgument(f"on_failure must be {any_of(words)}, got {shorten(self.on_failure)}")
         if isinstance(self.children, Node | str | Mapping) or not isinstance(self.children, Sequence):
             raise BadArgument(f"children must be a list of nodes, got {shorten(self.children)}")
 

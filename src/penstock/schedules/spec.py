@@ -15,7 +15,7 @@ from ..core.clock import MAX_TIME_MS, datetime_to_ms, to_iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, ConfigError, UnreadableRecord
 from ..core.stored import read_stored
-from ..core.text import pluralize, shorten
+from ..core.text import any_of, pluralize, shorten
 from ..ports.store import ScheduleRow
 from ..ports.unit import ScheduleMove
 
@@ -137,7 +137,7 @@ def make_spec(
 
 def _check_word(name: str, value: object, known: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in known:
-        raise BadSchedule(f"{name} must be one of {', '.join(map(repr, known))}, got {shorten(value)}")
+        raise BadSchedule(f"{name} must be {any_of(known)}, got {shorten(value)}")
 
 
 def _read_time(time: datetime | None, name: str) -> int | None:

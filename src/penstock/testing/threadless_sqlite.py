@@ -11,6 +11,7 @@ import apsw
 from ..core.clock import Clock
 from ..stores.sqlite import SqliteStore
 from ..stores.sqlite.connection import MEMORY, connect, translate_error
+from ..stores.sqlite.stream_heads import StreamHeads
 
 T = TypeVar("T")
 
@@ -20,6 +21,7 @@ class InlineDatabase:
 
     def __init__(self) -> None:
         self.connection = connect(MEMORY)
+        self.heads = StreamHeads()
         self.stores: list[InlineStore] = []
         self.on_commit: Callable[[InlineStore], None] | None = None
 
@@ -53,6 +55,7 @@ class _InlineExecutor:
     def __init__(self, database: InlineDatabase, store: InlineStore) -> None:
         self._database = database
         self._store = store
+        self.heads = database.heads
 
     async def run(
         self, work: Callable[[apsw.Cursor], T], on_commit: Callable[[], None] | None = None, *, is_small: bool = False
@@ -67,10 +70,13 @@ class _InlineExecutor:
         cursor = connection.cursor()
         before = connection.total_changes()
         cursor.execute("BEGIN IMMEDIATE")
+        self.heads.begin(connection)
         try:
             result = work(cursor)
             cursor.execute("COMMIT")
+            self.heads.end(connection)
         except BaseException as problem:
+            self.heads.forget()
             if connection.in_transaction:
                 cursor.execute("ROLLBACK")
             if isinstance(problem, apsw.Error):

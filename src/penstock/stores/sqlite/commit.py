@@ -41,6 +41,7 @@ from .claim_one_by_one import CarefulClaimer
 from .events import Appender
 from .statements import ACTIVE, CANCELLED, COMPLETED, DELAYED, FAILED, HELD, SUSPENDED, WAITING, WAITING_CHILDREN
 from .statements import COMMIT as SQL
+from .stream_heads import StreamHeads
 
 
 def commit(
@@ -49,6 +50,7 @@ def commit(
     units: Sequence[Unit],
     request: ClaimRequest | None,
     touched: set[str],
+    heads: StreamHeads,
     *,
     queues: AbstractSet[str] = frozenset(),
     new_queues: set[str] | None = None,
@@ -59,7 +61,7 @@ def commit(
     `queues` have a row already, `new_queues` collects those that get one.
 
     A careful commit is slower: it repairs what it can, and a job that cannot be claimed fails alone."""
-    appender = Appender(cursor, now, touched, is_careful=is_careful)
+    appender = Appender(cursor, now, touched, heads, is_careful=is_careful)
     writer = UnitWriter(cursor, now, touched, appender, queues)
     receipts = [writer.apply(unit) for unit in units]
     if writer.keep_limits:

@@ -17,6 +17,7 @@ from ...core.payload import MAX_PAYLOAD_BYTES
 from ...ports.store import FeedItem, StreamRow
 from ...ports.unit import DELIVER, DELIVERIES, NewEvent
 from .statements import ADMIN, COMMIT
+from .stream_heads import StreamHead, StreamHeads
 
 LAST = 2**62
 # A stream with an empty name, which no caller can use, counts the events of all streams. Readers of the feed keep that
@@ -25,27 +26,19 @@ FEED = ""
 MAX_EVENTS_PER_DELIVERY = 50  # enough to share the cost of a job, few enough to spread over workers
 
 
-class _StreamHead:
-    """The last position assigned in a stream. A new one gets its row, and so its `sid`, when its events are written."""
-
-    __slots__ = ("ms", "seq", "sid")
-
-    def __init__(self, sid: int | None, seq: int, ms: int) -> None:
-        self.sid = sid
-        self.seq = seq
-        self.ms = ms
-
-
 class Appender:
     """Collects the events of one piece of work. Call `flush` before the commit: nothing is written earlier."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str], *, is_careful: bool = False) -> None:
+    def __init__(
+        self, cursor: apsw.Cursor, now: int, touched: set[str], heads: StreamHeads, *, is_careful: bool = False
+    ) -> None:
         self._cursor = cursor
+        self._known_heads = heads
         self._is_careful = is_careful  # check the last position of each stream against its events
         self._now = now
         self._touched = touched
-        self._heads: dict[str, _StreamHead] = {}
-        self._rows: list[tuple[_StreamHead, int, int, bytes, str | None, bytes | None]] = []
+        self._heads: dict[str, StreamHead] = {}
+        self._rows: list[tuple[StreamHead, int, int, bytes, str | None, bytes | None]] = []
         # Stream and row of events that waits may match, by kind and by the number of waits created before.
         self._matchable: dict[tuple[str, int], list[tuple[str, int]]] = {}
         self._new_waits = 0
@@ -70,6 +63,7 @@ class Appender:
     def discard(self) -> None:
         """Forget what was not written, after the caller has rolled back."""
         self._heads.clear()
+        self._known_heads.forget()
         self._rows.clear()
         self._matchable.clear()
 
@@ -81,7 +75,10 @@ class Appender:
         first, count = feed.seq + 1, len(self._rows)
         feed.seq += count
         known = [(head.seq, head.ms, head.sid) for head in self._heads.values() if head.sid is not None]
+        before = self._cursor.connection.total_changes()
         self._cursor.executemany(COMMIT.update_stream_head, known)
+        if self._cursor.connection.total_changes() != before + len(known):
+            raise LookupError("a stream has been deleted by the same connection")  # the careful commit reads again
         if len(known) < len(self._heads):
             self._insert_streams()
         rows = [
@@ -133,18 +130,25 @@ class Appender:
         self._cursor.execute(COMMIT.insert_delivery, job)
         self._touched.add(f"queue:{DELIVERIES}")
 
-    def _head(self, stream: str) -> _StreamHead:
+    def _head(self, stream: str) -> StreamHead:
+        head = self._known_heads.known.get(stream)
+        if head is None or self._is_careful:
+            head = self._known_heads.known[stream] = self._read_head(stream)
+        head.ms = max(head.ms, self._now)
+        self._heads[stream] = head
+        if stream != FEED:
+            self._touched.add(f"stream:{stream}")
+            self._touched.add("events")
+        return head
+
+    def _read_head(self, stream: str) -> StreamHead:
         row = self._cursor.execute(COMMIT.stream_head, (stream,)).fetchone()
         sid, seq, ms = row or (None, 0, self._now)
         if self._is_careful:
             sql = COMMIT.last_pos if stream == FEED else COMMIT.last_seq
             last = self._cursor.execute(sql, (sid or 0, LAST)).fetchone()
             seq = max(seq, *(last or (0,)))
-        head = self._heads[stream] = _StreamHead(sid, seq, max(ms, self._now))
-        if stream != FEED:
-            self._touched.add(f"stream:{stream}")
-            self._touched.add("events")
-        return head
+        return StreamHead(sid, seq, ms)
 
 
 def read(

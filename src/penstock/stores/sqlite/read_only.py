@@ -18,6 +18,7 @@ import apsw
 from ...core.errors import StoreError, StoreUnavailable
 from .connection import BusyHandler, check_not_folder, translate_error
 from .schema import check_current, check_version
+from .stream_heads import StreamHeads
 from .writer import Work
 
 FileState = tuple[int, int, int, bool]  # inode, size, time of the last write, whether there is a log
@@ -28,6 +29,7 @@ class ReadOnlyWriter:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.heads = StreamHeads()
 
     def start(self) -> None:
         """Open the file once, to raise what is wrong with it."""

@@ -116,8 +116,9 @@ class SqliteStore:
             touched.clear()  # after a failed batch, the same work runs again alone
             new_queues.clear()
             now, known = self.clock.now_ms(), self._queues
+            heads = self._writer.heads
             return commit(
-                cursor, now, units, request, touched, queues=known, new_queues=new_queues, is_careful=is_careful
+                cursor, now, units, request, touched, heads, queues=known, new_queues=new_queues, is_careful=is_careful
             )
 
         def signal() -> None:
@@ -255,6 +256,7 @@ class SqliteStore:
 
         def run(cursor: apsw.Cursor) -> T:
             touched.clear()  # after a failed batch, the same work runs again alone
+            self._writer.heads.forget()  # a stream may be deleted with its run
             return work(cursor, touched)
 
         return await self._writer.run(run, lambda: self.signals.fire(touched))
@@ -278,7 +280,7 @@ class SqliteStore:
             if not schedules.put(cursor, row, was):
                 return False
             if unit is not None:
-                commit(cursor, self.clock.now_ms(), (unit,), None, touched)
+                commit(cursor, self.clock.now_ms(), (unit,), None, touched, self._writer.heads)
             return True
 
         return await self._writer.run(work, lambda: self.signals.fire({*touched, "schedules"}))

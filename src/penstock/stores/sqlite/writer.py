@@ -19,6 +19,7 @@ import apsw
 
 from ...core.errors import StoreClosed
 from .connection import BusyHandler, connect, translate_error
+from .stream_heads import StreamHeads
 
 T = TypeVar("T")
 Work = Callable[[apsw.Cursor], T]
@@ -71,6 +72,7 @@ class Writer:
         self, path: str, on_foreign_commit: Callable[[], None], on_change: Callable[[], None] | None = None
     ) -> None:
         self.path = path
+        self.heads = StreamHeads()
         self._on_change = on_change
         self._changes = 0
         self._on_foreign_commit = on_foreign_commit
@@ -238,11 +240,14 @@ class Writer:
         cursor, since = self._cursor, time.perf_counter()
         self._busy_handler.is_disabled = not may_wait
         cursor.execute("BEGIN IMMEDIATE")
+        self.heads.begin(self._connection)
         try:
             for item in batch:
                 item.result = item.work(cursor)
             cursor.execute("COMMIT")
+            self.heads.end(self._connection)
         except BaseException:
+            self.heads.forget()
             if self._connection.in_transaction:
                 cursor.execute("ROLLBACK")
             raise

@@ -139,7 +139,7 @@ MISTAKES: list[tuple[Mistake, str, str]] = [
     (swallowed_and_raised, "suspend_swallowed", r"and then raised RuntimeError. Catch Exception, not BaseException"),
     (finally_returned, "suspend_swallowed", r"do not return from a finally block"),
     (call_in_finally, "suspend_swallowed", r"after time#1 had suspended the handler. Catch Exception"),
-    (not_json, "not_json", r"the value of look#1.*rows\[1\]\.when"),
+    (not_json, "not_json", r"'rows\[1\]\.when' in the value of look#1"),
     (
         too_large,
         "payload_too_large",

@@ -60,7 +60,7 @@ def test_a_transition_to_a_misspelled_final_state_is_named() -> None:
 
 
 def test_a_poor_match_lists_the_valid_words() -> None:
-    with pytest.raises(BadArgument, match=r"did you mean 'open'. One of 'open', 'half-open'"):
+    with pytest.raises(BadArgument, match=r"did you mean 'open'. It can be 'open' or 'half-open'"):
         check_choice("borken", ["open", "half-open"], "status")
     with pytest.raises(BadArgument, match=r"did you mean 'failed'.$"):
         check_choice("faild", ["failed", "completed"], "status")

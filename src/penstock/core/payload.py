@@ -241,7 +241,8 @@ def _show(path: Path) -> str:
         path, key = path
         keys.append(f"[{key}]" if isinstance(key, int) else f".{key if len(key) <= MAX_KEY_SHOWN else shorten(key)}")
     inner = escape_line("".join(reversed(keys)))
-    return f"{inner.removeprefix('.')!r} in {path}" if inner and " " in path else f"{path}{inner}"
+    place, colon, name = path.rpartition(": ")
+    return f"{place}{colon}{inner.removeprefix('.')!r} in {name}" if inner and " " in name else f"{path}{inner}"
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -63,7 +63,6 @@ class Attempt:
         self.wire = wire
         self.loop = loop
         self.main: asyncio.Task[Any] | None = None
-        self._thread = threading.get_ident()  # of a `def` handler; it may use others
         self.stop: BaseException | None = None  # why the handler must stop
         self.has_seen_stop = False  # the handler's loop runs, and has cancelled it
         self._functions: dict[int, HostFunction] = {}
@@ -106,7 +105,7 @@ class Attempt:
             )
 
     def note_caller(self) -> None:
-        """Tell the worker, once, that another task or thread than the handler's own does something."""
+        """Send `Concurrent` before the first frame of another task or thread than the handler's own."""
         if self._is_concurrent:
             return
         if self.loop is None:
@@ -115,8 +114,8 @@ class Attempt:
             task = asyncio.current_task(self.loop)
             is_own = task is self.main or task in self._executing
         if not is_own:
-            self._is_concurrent = True
             self.wire.send(frames.Concurrent())
+            self._is_concurrent = True  # not before: another thread would send its own frame first
 
     # Requests
 
@@ -136,7 +135,7 @@ class Attempt:
             function = self._functions.get(number)
             if function is not None and function.inbox is not None:
                 function.inbox = inbox
-        call = self.wire.call(request, site, threading.get_ident() != self._thread)
+        call = self.wire.call(request, site)
         call.future.add_done_callback(lambda _: inbox.put(None))
         while (frame := inbox.get()) is not None:
             self._execute_here(frame)

@@ -90,7 +90,7 @@ class BlobClose(Frame, frozen=True, tag="blob.close"):
 
 class Concurrent(Frame, frozen=True, tag="concurrent"):
     """Another thread or task than the handler's own is about to do something: the order of what the handler does may
-    differ when it runs again. A host sends it once, before the first such frame."""
+    differ when it runs again. A host sends it before the first such frame."""
 
 
 Notice = Emit | Log | Progress | Partial | StateSet | StateDelete | Blocked | Concurrent | BlobClose

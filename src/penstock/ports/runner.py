@@ -121,9 +121,9 @@ class Channel(Protocol):
 
         Raises what the same `ctx` call would raise. `Suspension` and `AttemptCancelled` end the attempt: stop the
         handler, and raise them from `Runner.run`. `site` is the line of the handler that makes the call. A host whose
-        handler makes concurrent calls sets `is_branch`, and posts `Blocked` when every branch waits for an answer. That
-        of a `def` handler sets it for calls of other threads, and posts nothing. With
-        `is_loose`, the call may be of another branch than the call before.
+        handler makes concurrent calls sets `is_branch`, and posts `Blocked` when every branch waits for an answer; for
+        calls of other threads it posts `Concurrent` first. With `is_loose`, the call may be of another branch than the
+        call before.
         """
         ...
 

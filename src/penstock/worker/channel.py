@@ -218,10 +218,6 @@ class WorkerChannel:
         is_branch: bool = False,
         is_loose: bool = False,
     ) -> Any:
-        if is_branch and not self.work.handler.is_async:
-            # A thread of a `def` handler: its calls have no order, and nothing says when it is blocked.
-            self.session.journal.is_concurrent = True
-            is_branch = False
         return await self._remote().answer(request, execute, site, is_branch, is_loose)
 
     def _remote(self) -> RemoteCalls:

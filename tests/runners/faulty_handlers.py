@@ -39,6 +39,13 @@ async def dies(input: Any, ctx: Context) -> int:
     return ctx.attempt
 
 
+@job(queue="chatters", runner="process")
+def chatters(input: Any) -> None:
+    for number in range(1000):
+        print(number)
+    sys.stdout.flush()
+
+
 @job(queue="always-dies", runner="process", retry=TWICE)
 def always_dies(input: Any) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -204,5 +211,5 @@ def environment(input: Any) -> Any:
 
 HANDLERS = [
     *(fine, dies, always_dies, garbage, endless_line, closes, ignores_term, swallows, holds_gil, forks, leaks, prints),
-    *(forges, no_timeout, spins, sleeps, blocks_loop, burns, opens_files, niceness, threads, environment),
+    *(forges, no_timeout, spins, sleeps, blocks_loop, burns, opens_files, niceness, threads, environment, chatters),
 ]

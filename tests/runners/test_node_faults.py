@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -226,6 +227,29 @@ async def test_a_result_that_is_too_large_fails_the_step(folder: Files) -> None:
     async with TestApp(dir=files, node=node()) as app:
         assert (await last_error(app, await app.run_flow("huge")))["code"] == "payload_too_large"
         assert (await app.run_flow("flood")).result == "done"
+
+
+async def test_what_handlers_print_is_limited(folder: Files, caplog: pytest.LogCaptureFixture) -> None:
+    """A flood cannot fill the disk. The log says how many lines it leaves out, also if nothing is printed afterwards."""
+    caplog.set_level("INFO", "penstock.runner")
+    flood = worker("flood", "for (let i = 0; i < 20_000; i++) console.log('line ' + i); console.error('x'.repeat(1e6))")
+    async with TestApp(dir=folder(flood_mjs=flood), node=node()) as app:
+        await app.run_flow("flood")
+
+        def count_dropped() -> int:
+            return sum(int(found[1]) for found in map(DROPPED.fullmatch, caplog.messages) if found is not None)
+
+        shown = re.compile(r"Node process \d+ \(-\): (line \d+|x+)")
+
+        def shows_all() -> bool:
+            return sum(bool(shown.fullmatch(text)) for text in caplog.messages) + count_dropped() == 20_001
+
+        await until(shows_all, 20)
+        assert count_dropped() > 10_000
+        assert max(map(len, caplog.messages)) < 5000
+
+
+DROPPED = re.compile(r"Node process \d+ printed (\d+) lines more than are logged")
 
 
 async def test_values_of_javascript(folder: Files) -> None:

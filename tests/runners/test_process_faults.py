@@ -157,6 +157,24 @@ async def test_large_output_does_not_grow_the_worker(app: Callable[..., TestApp]
         assert await grow_by_printing(one, 512 if IS_FULL else 100) < MAX_GROWTH_MB
 
 
+async def test_the_log_says_how_much_it_leaves_out(
+    app: Callable[..., TestApp], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "penstock.runner")
+    async with app() as one:
+        await one.run_job("chatters")
+
+        def count_dropped() -> int:
+            return sum(int(record.args[2]) for record in caplog.records if "more than" in record.msg)  # type: ignore
+
+        def shows_all() -> bool:
+            lines = sum("): " in text for text in caplog.messages)
+            return lines + count_dropped() == 1000
+
+        await until(shows_all, 20)
+        assert count_dropped() > 0
+
+
 async def test_print_cannot_forge_a_frame(app: Callable[..., TestApp]) -> None:
     async with app() as one:
         assert await one.run_job("forges") == "real"

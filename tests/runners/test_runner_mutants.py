@@ -15,8 +15,8 @@ from test_process_faults import MAX_GROWTH_MB, OPTIONS, grow_by_printing, is_ali
 
 from penstock import App
 from penstock.core.errors import RunFailed
+from penstock.runners.output import OutputLog
 from penstock.runners.process.child import Child
-from penstock.runners.process.output import OutputLog
 from penstock.testing import TestApp
 from penstock.testing.until import until
 

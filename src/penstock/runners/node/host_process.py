@@ -30,6 +30,7 @@ from ...ports.frames import (
 )
 from ..cpu_shares import lower_priority
 from ..guard import Guard
+from ..output import OutputThread
 from ..remote import to_exception
 from .describe import HOST, NODE_FLAGS
 from .program import HostOptions, Node
@@ -39,6 +40,7 @@ log = logging.getLogger("penstock.node")
 START_TIMEOUT_S = 30.0
 RELEASE_TIMEOUT_S = 1.0  # how long a blocked host has to let an attempt go
 EXIT_TIMEOUT_S = 2.0
+OUTPUT_TIMEOUT_S = 0.5  # for what a process printed before its end; what it has started may still hold its output
 EVALUATE_TIMEOUT_S = 10.0  # of a function in a config
 
 
@@ -135,10 +137,16 @@ class HostProcess(asyncio.Protocol):
                 lower_priority(command, options.cpu_shares),
                 pass_fds=(its.fileno(),),
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
                 env={name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")},
                 start_new_session=True,
             )
         guard.add(self.pid)
+        assert self._process.stdout is not None
+        self._output = OutputThread("Node process", self.pid, self._process.stdout)
+        self._output.start()
         self._socket = mine
 
     def can_load(self, sources: Mapping[str, str]) -> bool:
@@ -263,6 +271,7 @@ class HostProcess(asyncio.Protocol):
         """Wait for the end of the process: no zombie stays, and then its id may be used again."""
         self._process.wait(timeout)
         self._guard.remove(self.pid)
+        self._output.join(OUTPUT_TIMEOUT_S)
 
     # asyncio.Protocol
 

@@ -38,9 +38,9 @@ from ...ports.frames import (
 )
 from ...ports.runner import Channel, HandlerState, Task
 from ..cpu_shares import lower_priority
+from ..output import OutputLog
 from ..remote import RemoteRun
 from .options import ProcessOptions
-from .output import OutputLog
 
 log = logging.getLogger("penstock.runner")
 START_TIMEOUT_S = 60.0
@@ -221,7 +221,15 @@ class Child:
             lambda: asyncio.StreamReaderProtocol(reader), self._process.stdout
         )
         try:
-            while data := await reader.read(2**16):
+            while True:
+                try:
+                    async with asyncio.timeout(self.output.report_in_s):
+                        data = await reader.read(2**16)
+                except TimeoutError:
+                    self.output.report_dropped(self.pid)
+                    continue
+                if not data:
+                    break
                 self.output.take(data, self.pid, self.task)
         finally:
             self.output.flush(self.pid, self.task)

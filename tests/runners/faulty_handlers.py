@@ -209,7 +209,15 @@ def environment(input: Any) -> Any:
     return [dict(os.environ), sys.executable, os.getpid()]
 
 
+@job(queue="imports-other", runner="process")
+def imports_other(input: Any) -> Any:
+    import only_here  # type: ignore  # a package of the other interpreter
+
+    return [only_here.VALUE, sys.prefix]
+
+
 HANDLERS = [
     *(fine, dies, always_dies, garbage, endless_line, closes, ignores_term, swallows, holds_gil, forks, leaks, prints),
     *(forges, no_timeout, spins, sleeps, blocks_loop, burns, opens_files, niceness, threads, environment, chatters),
+    imports_other,
 ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
+import sys
+import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import pytest
 from faulty_handlers import HANDLERS
 
 from penstock import App
-from penstock.core.errors import RunFailed, RunnerLost
+from penstock.core.errors import PythonMissing, RunFailed, RunnerLost
 from penstock.runners.process import child, pool
 from penstock.runners.process.options import ProcessOptions
 from penstock.testing import TestApp
@@ -231,10 +234,31 @@ async def test_a_child_is_replaced_after_some_jobs(app: Callable[..., TestApp]) 
         ]
 
 
-async def test_an_interpreter_that_does_not_exist_is_a_clear_error(app: Callable[..., TestApp]) -> None:
-    async with app(process_python="/no/such/python") as one:
-        with pytest.raises(RunFailed, match=r"cannot be started: FileNotFoundError.*process_python"):
+@pytest.mark.parametrize("shares", [1024, 512], ids=["normal", "nice"])
+@pytest.mark.parametrize("command", ["/no/such/python", "no-such-python -X dev"])
+async def test_an_interpreter_that_does_not_exist_is_named(
+    app: Callable[..., TestApp], command: str, shares: int
+) -> None:
+    """Also if it is started by `nice`, which only ends with exit code 127."""
+    async with app(process_python=command, cpu_shares=shares) as one:
+        with pytest.raises(RunFailed, match=f"interpreter '{command.split()[0]}' .*process_python"):
             await one.run_job("fine")
+        (failed,) = await failures(one, "fine")
+        assert failed["code"] == PythonMissing.code
+
+
+async def test_another_interpreter_runs_the_handlers(app: Callable[..., TestApp], tmp_path: Path) -> None:
+    """A virtual environment of its own, which finds Penstock where this one has it."""
+    folder = tmp_path / "other"
+    venv.create(folder, symlinks=True, with_pip=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "only_here.py").write_text("VALUE = 7\n")
+    (packages / "penstock.pth").write_text("\n".join(path for path in sys.path if path))
+    async with app(process_python=f"{folder}/bin/python -X utf8") as one:
+        _, executable, _ = await one.run_job("environment")
+        assert executable == f"{folder}/bin/python"
+        assert await one.run_job("imports-other") == [7, str(folder)]
+    assert importlib.util.find_spec("only_here") is None
 
 
 async def test_an_idle_child_that_does_not_answer_is_replaced(

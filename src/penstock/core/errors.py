@@ -2,6 +2,7 @@
 
     PenstockError
     ├── ConfigError              SettingError · DefinitionError · DagInvalid · NeedsStore · NodeMissing · PgBossSchema
+    │                            PythonMissing
     ├── BadArgument              BadDuration
     ├── DagInactive · EntityRefused · EntityFailed
     ├── NotFound                 UnknownFlow · UnknownDag · UnknownEntity · UnknownNodeType · UnknownStep ·
@@ -68,6 +69,12 @@ class NodeMissing(ConfigError):
     """Node, which runs TypeScript and JavaScript worker files, is not installed, is too old or lacks a package."""
 
     code = "node_missing"
+
+
+class PythonMissing(ConfigError):
+    """The interpreter of child processes, the setting `process_python`, is not installed."""
+
+    code = "python_missing"
 
 
 class SettingError(ConfigError):

@@ -14,12 +14,14 @@ import sys
 import tempfile
 import threading
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ...core.errors import RunnerLost
+from ...core.errors import PythonMissing, RunnerLost
+from ...core.text import shorten
 from ...core.worker_folders import search_path
 from ...ports.frames import (
     Cancel,
@@ -74,7 +76,7 @@ class Child:
         self._ours, theirs = socket.socketpair()
         try:
             self._process = self._start(theirs)
-        except OSError:
+        except (OSError, PythonMissing):
             self._ours.close()
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
@@ -88,6 +90,8 @@ class Child:
     def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         """Start the process on this thread: the system kills it when the thread that started it ends."""
         options = self._options
+        environment = options.make_environment(os.environ, self._folder)
+        _check_interpreter(options.command[0], environment)
         config = {
             "parent": os.getpid(),
             "paths": self._paths(),
@@ -107,7 +111,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=(theirs.fileno(),),
-            env=options.make_environment(os.environ, self._folder),
+            env=environment,
             start_new_session=True,
         )
 
@@ -322,6 +326,16 @@ class Child:
         for waiting in self._inspections.values():
             waiting.cancel()
         await asyncio.to_thread(shutil.rmtree, self._folder, True)
+
+
+def _check_interpreter(program: str, environment: Mapping[str, str]) -> None:
+    """Raise PythonMissing if the system would not find a program. `nice`, which starts it, only ends with 127."""
+    if shutil.which(program, path=environment.get("PATH", os.defpath)) is None:
+        where = "does not exist, or cannot be executed" if os.path.dirname(program) else "is not in a folder of PATH"
+        raise PythonMissing(
+            f"a child process of the runner cannot be started: its interpreter {shorten(program, 300)} {where}; set "
+            "process_python to the command of an installed Python"
+        )
 
 
 def _describe_exit(code: int) -> str:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
-from ...core.errors import RunnerLost
+from ...core.errors import PythonMissing, RunnerLost
 from ..guard import Guard
 from .child import START_TIMEOUT_S, Child
 from .options import ProcessOptions
@@ -24,6 +24,12 @@ SILENCE_S = 30.0  # an idle child that does not answer for so long is killed
 def backoff_s(failures: int) -> float:
     """Return how long to wait before another child is started, after so many that ended by themselves."""
     return float(min(FIRST_BACKOFF_S * 2 ** min(failures - 1, 20), MAX_BACKOFF_S))
+
+
+def _cannot_start(why: str) -> RunnerLost:
+    return RunnerLost(
+        f"a child process of the runner cannot be started: {why}; check the settings process_python, process_env"
+    )
 
 
 class Pool:
@@ -129,8 +135,11 @@ class Pool:
             if self._health is None:
                 self._health = self._loop.create_task(self._check(), name="penstock-children")
             is_ready = await child.wait_until_ready(START_TIMEOUT_S)
+        except PythonMissing as problem:
+            self._report_failed_start(problem)
+            return
         except OSError as problem:
-            self._report_failed_start(f"{type(problem).__name__}: {problem}")
+            self._report_failed_start(_cannot_start(f"{type(problem).__name__}: {problem}"))
             return
         finally:
             self._starting -= 1
@@ -140,18 +149,15 @@ class Pool:
         child.kill(f"it was not ready within {START_TIMEOUT_S:g} s")
         await child.ended.wait()
         if not self._is_closed:
-            self._report_failed_start(child.output.last_line or f"exit code {child.exit_code}")
+            self._report_failed_start(_cannot_start(child.output.last_line or f"exit code {child.exit_code}"))
 
-    def _report_failed_start(self, why: str) -> None:
+    def _report_failed_start(self, problem: RunnerLost | PythonMissing) -> None:
         self._failures += 1
-        problem = (
-            f"a child process of the runner cannot be started: {why}; check the settings process_python, process_env"
-        )
         log.error("%s", problem)
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_exception(RunnerLost(problem))
+                waiter.set_exception(type(problem)(str(problem)))
 
     async def _bury(self, child: Child) -> None:
         """Wait for the end of a child, clean up after it, and start another one if a task waits."""

@@ -169,6 +169,35 @@ async def test_a_rate_limit_per_key(app: Any, clock: FakeClock, key: Any) -> Non
         assert ran == {"greedy": 5, "modest": 2}
 
 
+@pytest.mark.parametrize("change", [{}, {"input": {"tenant": "other"}}], ids=["same input", "new input"])
+async def test_a_redriven_dead_letter_keeps_its_rate_key(app: Any, clock: FakeClock, change: Any) -> None:
+    ran: list[str] = []
+
+    @job(queue="q", retry=1, rate_limit={"max": 1, "durationMs": 60_000, "perKey": True}, rate_key="tenant")
+    async def work(input: Any) -> None:
+        ran.append(input["tenant"])
+        raise ConnectionError
+
+    async with app(work, clock=clock) as a, a.workers.background():
+
+        async def has_dead_letter() -> bool:
+            return bool(await a.dead_letters.list("q"))
+
+        async def waits_for_its_key() -> bool:
+            return (await a.queues.counts("q"))["delayed"] == 1
+
+        await a.enqueue("q", {"tenant": "greedy"})
+        for count in (1, 2):  # also the dead letter of a redriven job
+            await until(has_dead_letter)
+            ((id, _letter),) = await a.dead_letters.list("q")
+            await a.dead_letters.redrive(id, **change)
+            await until(waits_for_its_key)
+            assert len(ran) == count
+            a.advance_clock("1m")
+        await until(has_dead_letter)
+        assert len(ran) == 3
+
+
 async def test_a_rate_limit_of_a_step(app: Any, clock: FakeClock) -> None:
     @flow("limited", emits=["item"])
     async def begin(ctx: Any) -> None:

@@ -145,6 +145,7 @@ class Redriver:
             payload=payload,
             bodies=self._bodies,
             options=options,
+            rate_key=options.rate_key,
         )
         if before.parent is not None:
             parent = msgspec.structs.replace(before.parent, replaces=letter.original_job_id)

@@ -10,17 +10,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock import App, SyncApp, flow, step
+from penstock import App, Permanent, SyncApp, flow, step
 from penstock.app import export_format
 from penstock.app.export_format import BadExport
 from penstock.core.errors import BadArgument, ConfigError, RunError, UnknownRun
 from penstock.core.ids import step_job_id
-from penstock.ports.unit import NewJob
+from penstock.flows.routing import PartsWork
+from penstock.ports.store import JobRow
+from penstock.ports.unit import DELIVERIES, READ_PARTS, JobState, NewJob
 from penstock.stores.sqlite import SqliteStore
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
 YEAR_2001_MS = 1_000_000_000_000
+MANY = 40
 
 
 class Shop:
@@ -262,6 +265,87 @@ async def test_an_imported_job_keeps_its_rate_key(memory: Any, shared: Any) -> N
             NewJob("m.mail.1", "mail", "mail", b'{"to":"ada"}', opts=b'{"step":"mail"}'),
         )
         assert restored.rate_key == "ada"
+
+
+def _make_orders(fails: bool) -> Any:
+    """Return a flow with so many instances of a step that their results and compensations are beside the record."""
+
+    @flow("orders", emits=["item"])
+    async def orders(_input: Any, ctx: Any) -> None:
+        for n in range(MANY):
+            ctx.emit("item", n)
+
+    @step(on="item", mode="each", compensation="release", emits=["reserved"], retry=1)
+    async def reserve(input: int, ctx: Any) -> Any:
+        if fails and ctx.n == MANY:
+            raise Permanent("sold out")
+        return [input, "x" * 60]
+
+    @step()
+    async def release(_input: Any, ctx: Any) -> None:
+        await ctx.state.patch("released", lambda count: (count or 0) + 1)
+
+    return orders, reserve, release
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["results", "compensations"])
+async def test_an_imported_run_reads_the_parts_of_its_record(
+    app: Any, shared: Any, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """It was exported before the engine's job had read them."""
+    definitions, read = _make_orders(fails), PartsWork._read
+
+    async def fail(_work: PartsWork) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(PartsWork, "_read", fail)
+    async with app(*definitions) as a:
+        run = await a.start("orders")
+        async with a.workers.background():
+            await until(lambda: _parts_jobs(a), 60)
+        line = await a.runs.export(run)
+    monkeypatch.setattr(PartsWork, "_read", read)
+    async with shared(*definitions) as b:
+        assert list(await b.runs.import_(line)) == [run]
+        async with b.workers.background():
+            assert await b.wait_for_end(run) == ("compensated" if fails else "completed")
+        if fails:
+            assert await b.state.of_run(run).get("released") == MANY - 1
+        else:
+            assert sorted(n for n, _ in await b.result(run)) == list(range(MANY))
+
+
+async def _parts_jobs(a: Any) -> list[JobRow]:
+    states = (JobState.WAITING, JobState.DELAYED)
+    return [job for state in states for job in await a.store.jobs(DELIVERIES, state) if job.name == READ_PARTS]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"what": "compensations", "part": 99}, "compensations must be parts that the record has, got 99"),
+        ({"what": "kind", "part": 1, "kind": "paid"}, "kind must be parts that the record has, got 1"),
+        ({"n": 99}, "must be 'r.--parts.99', once"),
+        ({"what": "secrets"}, "Invalid enum value 'secrets'"),
+    ],
+)
+async def test_parts_that_the_record_does_not_have_are_refused(
+    memory: Any, shared: Any, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], error: str
+) -> None:
+    async def fail(_work: PartsWork) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(PartsWork, "_read", fail)
+    definitions = _make_orders(False)
+    async with memory(*definitions) as a:
+        await a.start("orders", key="r")
+        async with a.workers.background():
+            await until(lambda: _parts_jobs(a), 60)
+        saved = msgspec.json.decode(await a.runs.export("r"))
+    saved["routes"][0]["payload"] |= change
+    async with shared(*definitions) as b:
+        with pytest.raises(BadExport, match=error):
+            await b.runs.import_(msgspec.json.encode(saved))
 
 
 async def _until_trigger(a: Any, run: str) -> None:

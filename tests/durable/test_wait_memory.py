@@ -43,5 +43,7 @@ async def test_waiting_runs_hold_no_objects_in_the_worker(app: Any) -> None:
         few = await start_waiting(0, 20)
         many = await start_waiting(20, 100)
         more = {name: count for name, count in (many - few).items() if count >= 40}  # half of the eighty that came
-        more.pop("StreamHead", None)  # positions of the last 10,000 streams: tests/contracts/test_sqlite_stream_heads.py
+        more.pop(
+            "StreamHead", None
+        )  # positions of the last 10,000 streams: tests/contracts/test_sqlite_stream_heads.py
         assert not more

@@ -19,10 +19,10 @@ from ..core.payload import DECODE_ERRORS
 from ..core.stored import read_stored
 from ..durable.wait_records import CALL, decode_body
 from ..ports.store import JobRow, RunRow
-from ..ports.unit import DELIVERIES, ROUTE, ROUTE_START, START, Claim, JobState, RunParent
+from ..ports.unit import DELIVERIES, ROUTE_START, START, Claim, JobState, RunParent
 from ..worker.routes import decode_step
 from . import export_format
-from .export_format import FORMAT, SavedJob, SavedRun, SavedStart, SavedWait, decode_run
+from .export_format import ENGINE_JOBS, FORMAT, SavedJob, SavedRun, SavedStart, SavedWait, decode_run
 from .import_check import decode_start
 from .run_actions import jobs_of
 
@@ -73,8 +73,8 @@ async def export_run(app: App, id: str, launches: Launches | None = None) -> byt
     await _add_state(app, row, state)
     waits = await _waits(app, id)
     found_launches = (await _find_launches(app) if launches is None else launches).get(id, [])
-    starts = await _starts(app, waits) + [one for one in found_launches if one.name != ROUTE]
-    routes = [one for one in found_launches if one.name == ROUTE]
+    starts = await _starts(app, waits) + [one for one in found_launches if one.name not in ENGINE_JOBS]
+    routes = [one for one in found_launches if one.name in ENGINE_JOBS]
     saved = SavedRun(
         FORMAT, row.id, row.flow, row.status, row.closed, row.created, row.updated, msgspec.Raw(row.record),
         events.list(), jobs, state.object(), memos, waits, ended, row.kind, starts, routes,
@@ -196,15 +196,15 @@ async def _starts(app: App, waits: list[SavedWait]) -> list[SavedStart]:
 
 
 async def _find_launches(app: App) -> Launches:
-    """Return the pending starts of runs that nothing waits for, by the run that started them, and the pending routes of
-    events, by the run that listens to them."""
+    """Return the pending starts of runs that nothing waits for, by the run that started them, and the pending jobs of
+    the engine in a run, by that run."""
     found: Launches = {}
     for state in OPEN:
         after: str | None = None
         while jobs := await app.store.jobs(DELIVERIES, state, after=after, limit=1000):
             for job in jobs:
                 saved = SavedStart(job.id, job.name, msgspec.Raw(job.payload))
-                if job.name == ROUTE and job.run is not None:
+                if job.name in ENGINE_JOBS and job.run is not None:
                     found.setdefault(job.run, []).append(saved)
                 link = _link(saved) if job.name in (START, ROUTE_START) else None
                 if link is not None and link.call is None:

@@ -10,11 +10,12 @@ from ..core.errors import PenstockError
 from ..core.events import Event
 from ..core.payload import DECODE_ERRORS
 from ..core.text import shorten
-from ..ports.unit import FLOW
+from ..ports.unit import FLOW, READ_PARTS, ROUTE
 
 FORMAT = 3
 OLDEST_FORMAT = 2
 MAX_PROBLEM_CHARS = 400
+ENGINE_JOBS = (ROUTE, READ_PARTS)  # internal jobs that a run record counts
 MAX_LINE_BYTES = 256 * 2**20  # a line is decoded at once, which takes about ten times its size
 
 
@@ -66,7 +67,8 @@ class SavedWait(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SavedStart(msgspec.Struct, forbid_unknown_fields=True):
-    """An internal job that will start a child of an exported run, or a page of many, or that routes an event."""
+    """An internal job of an exported run: it starts a child, or a page of many, routes an event, or reads parts of the
+    run record."""
 
     id: str
     name: str
@@ -92,7 +94,7 @@ class SavedRun(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     ended: list[SavedJob] = []  # jobs of completed steps with memos: for preflight checks, not imported
     kind: str = FLOW  # since format 3; files of format 2 contain only flows
     starts: list[SavedStart] = []  # of children that have not started yet
-    routes: list[SavedStart] = []  # of events: a worker has not evaluated their `when` and `map` yet
+    routes: list[SavedStart] = []  # ENGINE_JOBS: a worker has not yet evaluated `when` and `map`, or read the parts
 
 
 class _Version(msgspec.Struct):

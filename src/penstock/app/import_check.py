@@ -23,6 +23,8 @@ from ..core.text import shorten
 from ..durable.wait_records import CALL, EVENT, TIME, TRIGGER, decode_body, sortable_wait_id, wait_id
 from ..flows.decide import Route
 from ..flows.engine import table_key
+from ..flows.record_check import check_load
+from ..flows.record_parts import PartLoad, parts_job_id
 from ..flows.run_record import CLOSED, OPEN, PAUSED
 from ..handlers.trigger_table import decode as decode_table
 from ..handlers.trigger_table import encode as encode_table
@@ -31,7 +33,7 @@ from ..ports.unit import DELIVERIES, FLOW, ROUTE, ROUTE_START, START, START_MANY
 from ..worker.child_runs import ManyStarts, RunStart
 from ..worker.engines import Engines, RecordSummary, RunEngine
 from ..worker.routes import RoutedStart
-from .export_format import SavedJob, SavedRun, SavedStart, SavedWait, not_a_run
+from .export_format import ENGINE_JOBS, SavedJob, SavedRun, SavedStart, SavedWait, not_a_run
 
 MAX_STATE_KEY_CHARS = 1_000
 MAX_QUEUE_CHARS = 200
@@ -334,16 +336,30 @@ def _check_routes(saved: SavedRun) -> None:
     seen: set[str] = set()
     for index, one in enumerate(saved.routes):
         field = f"routes[{index}]"
-        _require(one.name == ROUTE, f"{field}.name", ROUTE, one.name)
+        _require(one.name in ENGINE_JOBS, f"{field}.name", f"one of {', '.join(ENGINE_JOBS)}", one.name)
         _check_json(f"{field}.payload", one.payload)
-        with _field(f"{field}.payload"):
-            route = msgspec.json.decode(bytes(one.payload), type=Route)
-            check_name(route.step, "step")
-        is_kind = KIND_PATTERN.fullmatch(route.kind) is not None
-        _require(is_kind, f"{field}.payload.kind", "the kind of an event", route.kind)
-        id = event_route_id(saved.run, route.n)
+        id = _check_route(saved, one, field) if one.name == ROUTE else _check_load(saved, one, field)
         _require(one.id == id and id not in seen, f"{field}.id", f"{id!r}, once", one.id)
         seen.add(id)
+
+
+def _check_route(saved: SavedRun, one: SavedStart, field: str) -> str:
+    """Check a job that routes an event, and return the id that it must have."""
+    with _field(f"{field}.payload"):
+        route = msgspec.json.decode(bytes(one.payload), type=Route)
+        check_name(route.step, "step")
+    is_kind = KIND_PATTERN.fullmatch(route.kind) is not None
+    _require(is_kind, f"{field}.payload.kind", "the kind of an event", route.kind)
+    return event_route_id(saved.run, route.n)
+
+
+def _check_load(saved: SavedRun, one: SavedStart, field: str) -> str:
+    """Check a job that reads parts of the run record, and return the id that it must have."""
+    _require(saved.kind == FLOW, f"{field}.name", f"{ROUTE!r}; only the record of a flow has parts", one.name)
+    with _field(f"{field}.payload"):
+        load = msgspec.json.decode(bytes(one.payload), type=PartLoad)
+        check_load(bytes(saved.record), load)
+    return parts_job_id(saved.run, load.n)
 
 
 def _check_links(saved: SavedRun, summary: RecordSummary) -> None:

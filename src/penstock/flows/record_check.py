@@ -10,6 +10,7 @@ from ..core.options import MAX_PRIORITY
 from ..core.payload import unpack
 from ..core.text import shorten
 from ..ports.unit import NewJob
+from .record_parts import PartLoad
 from .run_record import CLOSED, COMPENSATING, MAX_FAILURES, MAX_WAITING, RUNNING, RunRecord, StepCounts
 from .run_record import decode as decode_record
 from .units import StepOptions
@@ -55,6 +56,20 @@ def _check_moved(record: RunRecord) -> None:
     if (undo := record.moved_compensations) is not None:
         known = 0 < undo.parts <= MAX_INSTANCES and all(0 < part <= undo.parts for _, part in undo.kinds)
         _require(known and undo.count >= 0, "movedCompensations", "parts of compensations", undo)
+
+
+def check_load(data: bytes, load: PartLoad) -> None:
+    """Raise msgspec.ValidationError if a job reads parts that the record does not have."""
+    record = decode_record(data)
+    moved = record.moved_compensations
+    match load.what:
+        case "results":
+            known = bool(record.moved_results)
+        case "compensations":
+            known = moved is not None and load.part == moved.parts
+        case "kind":
+            known = moved is not None and moved.kinds[:1] == [(load.kind, load.part)]
+    _require(known, load.what, "parts that the record has", load.part)
 
 
 def check_step_job(run: str, record: RunRecord, job: NewJob, options: StepOptions) -> None:

@@ -56,6 +56,11 @@ def compensations_key(run: str, part: int) -> str:
     return f"run/{run}/{OWN_KEYS}compensations/{part}"
 
 
+def parts_job_id(run: str, n: int) -> str:
+    """Return the id of the job that reads parts of a run record."""
+    return f"{run}.--parts.{n}"
+
+
 def move_parts(run: str, record: RunRecord) -> list[StateWrite]:
     """Move what is too much for the record into new parts."""
     return _move_results(run, record) + _move_compensations(run, record)

@@ -18,7 +18,7 @@ from ..ports.unit import DELIVERIES, READ_PARTS, ROUTE, Claim, NewEvent, NewJob,
 from ..worker.child_runs import end_jobs
 from ..worker.routes import build_step_route
 from .decide import Decision, Route, StepStart
-from .record_parts import PartLoad
+from .record_parts import PartLoad, parts_job_id
 from .run_index import failed_keys, start_keys
 from .run_record import CANCELLED, RunRecord, encode
 
@@ -112,7 +112,7 @@ class UnitBuilder:
         return NewJob(event_route_id(self._run, route.n), DELIVERIES, ROUTE, encode(route), run=self._run)
 
     def _parts_job(self, load: PartLoad) -> NewJob:
-        return NewJob(f"{self._run}.--parts.{load.n}", DELIVERIES, READ_PARTS, encode(load), run=self._run)
+        return NewJob(parts_job_id(self._run, load.n), DELIVERIES, READ_PARTS, encode(load), run=self._run)
 
     def _job(self, start: StepStart, record: RunRecord, due: int) -> NewJob:
         step = self._table.steps[start.step]

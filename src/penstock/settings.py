@@ -201,7 +201,7 @@ def _variable(name: str) -> str:
 
 
 def _argument(name: str) -> str:
-    return f"argument {name}"
+    return f"argument {name!r}"
 
 
 class _Reader:
@@ -221,11 +221,12 @@ class _Reader:
     def _read(self, name: str, value: Any, where: str) -> Any:
         if name not in self._known:
             hint = did_you_mean(name, self._known) or f"known settings: {', '.join(sorted(self._known))}"
-            raise SettingError(f"{where}: unknown setting {name!r}; {hint}")
+            raise SettingError(f"unknown setting {name!r} ({where}); {hint}")
         try:
             return _convert(name, value)
         except (ValueError, TypeError, BadId) as problem:
-            raise SettingError(f"{where}: {problem}") from None
+            text = str(problem)
+            raise SettingError(f"{where} {text}" if text.startswith("must ") else f"{where}: {text}") from None
 
 
 @lru_cache(maxsize=4)

@@ -133,7 +133,7 @@ def test_settings_and_their_sources(penstock: Callable, project: Path, monkeypat
     found = {row["setting"]: (row["value"], row["source"]) for row in map(json.loads, answer.lines)}
     assert found["lease"] == (5000, "penstock.toml lease")
     assert found["concurrency"] == (3, "environment variable PENSTOCK_CONCURRENCY")
-    assert found["url"] == ("redis://user:***@host/0", "argument url")
+    assert found["url"] == ("redis://user:***@host/0", "argument 'url'")
     assert found["grace"][1] == "default"
     assert "5.0 s" in penstock("settings").out
     (kept,) = [line for line in penstock("settings").lines if line.startswith("keep_runs")]

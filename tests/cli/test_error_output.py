@@ -118,7 +118,7 @@ def test_environment_variables_are_validated(penstock: Callable, monkeypatch: py
     assert "did you mean 'lease'" in penstock("run", "greet").err
     monkeypatch.delenv("PENSTOCK_LESE")
     monkeypatch.setenv("PENSTOCK_LOG", "loud")
-    assert "environment variable PENSTOCK_LOG: must be 'debug'" in penstock("run", "greet").err
+    assert "environment variable PENSTOCK_LOG must be 'debug'" in penstock("run", "greet").err
 
 
 def test_logging_is_restored_afterwards(penstock: Callable, project: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -49,8 +49,8 @@ def check_name(value: str, what: str) -> str:
     """Check the name of a queue, flow or step; names become parts of ids and keys."""
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not _NAME.fullmatch(value) or value.isdigit():
         raise BadId(
-            f"invalid {what} {shorten(value)}; use letters, digits, '.', '_' and '-', but not only "
-            f"digits, and at most {MAX_NAME_CHARS} characters"
+            f"invalid {what} {shorten(value)}; it may have up to {MAX_NAME_CHARS} letters, digits, '.', '_' and "
+            "'-', and must not be a number"
         )
     return value
 

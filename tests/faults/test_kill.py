@@ -31,3 +31,14 @@ async def test_slow_workers_are_not_reported_as_stuck_runs(shared: Backend, tmp_
     report = await kill_workers(shared, tmp_path, kills=3, flows=60, seed=3, recovery_timeout_s=0)
     assert report.violations == []
     assert report.probes, "the workers were never behind: nothing was tested"
+
+
+@pytest.mark.xdist_group("faults")
+async def test_without_probes_a_slow_machine_looks_like_stuck_runs(
+    shared: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time limit alone is no proof: the same runs are clean with probes, and reported as stuck without them."""
+    monkeypatch.setattr("faultkit.kill_workers.MAX_PROBES", 0)
+    report = await kill_workers(shared, tmp_path, kills=3, flows=60, seed=3, recovery_timeout_s=0)
+    assert report.violations
+    assert all("is still running" in one for one in report.violations), "a run without a job and a wait is really stuck"

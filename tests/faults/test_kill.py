@@ -41,4 +41,5 @@ async def test_without_probes_a_slow_machine_looks_like_stuck_runs(
     monkeypatch.setattr("faultkit.kill_workers.MAX_PROBES", 0)
     report = await kill_workers(shared, tmp_path, kills=3, flows=60, seed=3, recovery_timeout_s=0)
     assert report.violations
-    assert all("is still running" in one for one in report.violations), "a run without a job and a wait is really stuck"
+    assert any("is still running" in one for one in report.violations)
+    assert not any("no job and no wait" in one for one in report.violations), "it is really stuck"

@@ -5,9 +5,10 @@ Add a new store to STORES and to store_urls.py, there to SHARED, too, if several
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+import kept_connections
 import postgres_server
 from installs import CACHE
 from penstock import App, Event
@@ -135,6 +137,15 @@ def _ignore_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the PENSTOCK_* variables of the machine."""
     for field in fields(Settings):
         monkeypatch.delenv(f"PENSTOCK_{field.name.upper()}", raising=False)
+
+
+@pytest.fixture
+def _function_scoped_runner() -> Iterator[asyncio.Runner]:
+    """Return what pytest-asyncio runs a test with, on the loop that keeps connections to Postgres."""
+    with asyncio.Runner(loop_factory=kept_connections.open_loop) as runner:
+        asyncio.set_event_loop(runner.get_loop())
+        yield runner
+        asyncio.set_event_loop(None)
 
 
 @pytest.fixture

@@ -28,8 +28,10 @@ import asyncpg
 
 T = TypeVar("T")
 NOBODY = "nobody"
-KEPT = 8  # schemas until the first is used again
+KEPT = 4  # schemas until the first is used again
 _numbers = itertools.count()
+shared_port: int | None = None  # of the server that all tests of this process share
+created = 0  # schemas that were created on it
 
 
 @cache
@@ -195,10 +197,12 @@ class Server:
 @cache
 def server(*, durable: bool = False) -> Server:
     """Return the server that the tests of this process share; a `durable` one keeps acknowledged writes."""
+    global shared_port
     folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
     one = Server(folder, durable=durable)
     owner = os.getpid()
     if not durable:
+        shared_port = one.port
         remember_types(one.port)
 
     def end() -> None:
@@ -212,6 +216,8 @@ def server(*, durable: bool = False) -> Server:
 
 def url() -> str:
     """Return the URL of a new schema on the shared server, which does not exist yet."""
+    global created
+    created += 1
     schema = f"t{next(_numbers) % KEPT}"
     server().do(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
     return server().url(schema)
@@ -242,9 +248,11 @@ def prepared_url() -> str:
 
     To create a schema takes five times as long as to empty one. A schema whose tables or functions a test has changed is
     created again."""
+    global created
     schema = f"p{next(_prepared_numbers) % KEPT}"
     one = server()
     if schema not in _prepared or one.ask(EMPTY_SCHEMA, schema) != _prepared[schema]:
+        created += 1
         one.ask(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
         run_in_thread(_create_tables(one.url(schema)))
         one.ask(EMPTY_FUNCTION)

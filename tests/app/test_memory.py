@@ -50,7 +50,7 @@ def test_twice_as_much_takes_little_more_memory(what: str, tmp_path: Path) -> No
 
 @pytest.fixture(params=["memory", "redis", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
-    made = {"memory": lambda: ":memory:", "redis": redis_server.url, "postgres": postgres_server.url}
+    made = {"memory": lambda: ":memory:", "redis": redis_server.url, "postgres": postgres_server.prepared_url}
     return made[request.param]()
 
 

@@ -28,7 +28,7 @@ async def finish(store: SqliteStore | PostgresStore, count: int) -> None:
 
 @pytest.fixture
 async def postgres() -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_server.url())
+    store = PostgresStore(postgres_server.prepared_url())
     await store.open()
     yield store
     await store.close()

@@ -21,7 +21,7 @@ Scenario = Callable[[PostgresStore, FakeClock], Awaitable[CommitReply]]
 
 @asynccontextmanager
 async def open_store(clock: FakeClock) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_server.url(), clock=clock)
+    store = PostgresStore(postgres_server.prepared_url(), clock=clock)
     await store.open()
     try:
         yield store

@@ -28,7 +28,7 @@ from penstock.testing.until import until
 from skew import OFFSETS_MS, ReadTime, assert_in, postgres_now, redis_now
 
 STORES: dict[str, Callable[[], Any]] = {
-    "postgres": lambda: PostgresStore(postgres_server.url()),
+    "postgres": lambda: PostgresStore(postgres_server.prepared_url()),
     "redis": lambda: RedisStore(redis_server.url()),
 }
 NOW: dict[str, ReadTime] = {"postgres": postgres_now, "redis": redis_now}

@@ -41,7 +41,7 @@ class TestSameDatabase:
     def url(self) -> str:
         postgres_server.server().do("DROP TABLE IF EXISTS orders")
         postgres_server.server().do(TABLE)
-        return postgres_server.url()
+        return postgres_server.prepared_url()
 
     async def test_before_and_after_the_commit(self, url: str, apps: Apps) -> None:
         async with apps(*HANDLERS) as app, app.workers.background():  # without polling: the commit wakes the worker

@@ -39,7 +39,7 @@ def store(name: str, folder: Path) -> str:
     made = {
         "file": lambda: f"sqlite:///{folder}/store.db",
         "redis": redis_server.url,
-        "postgres": postgres_server.url,
+        "postgres": postgres_server.prepared_url,
     }
     return made[name]()
 
@@ -190,7 +190,7 @@ async def test_two_namespaces_share_a_table(tmp_path: Path, connect: Any) -> Non
 
 
 async def test_a_repeatable_read_transaction_uses_the_outbox(connect: Any, no_polling: None) -> None:
-    async with App(postgres_server.url(), handlers=HANDLERS) as app, app.workers.background():
+    async with App(postgres_server.prepared_url(), handlers=HANDLERS) as app, app.workers.background():
         customer = await connect(Asyncpg, postgres())
         await customer.do("DROP TABLE IF EXISTS penstock_outbox")
         async with customer.tx.transaction(isolation="repeatable_read"):
@@ -225,7 +225,7 @@ def test_the_statement_for_a_migration(tmp_path: Path) -> None:
 
 async def test_recognizing_the_database_of_the_store(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A restarted server is still the store's. A server with the same database name is not."""
-    async with App(postgres_server.url(), handlers=HANDLERS) as app:
+    async with App(postgres_server.prepared_url(), handlers=HANDLERS) as app:
         customer = await connect(Asyncpg, postgres())
         elsewhere = DatabaseIdentity((await app.store.database_identity()).database, since=1)  # type: ignore[attr-defined]
         app.store._home = elsewhere  # type: ignore[attr-defined]

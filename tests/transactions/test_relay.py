@@ -35,7 +35,7 @@ def url(databases: tuple[str, str], tmp_path: Path) -> str:
     made = {
         "file": lambda: f"sqlite:///{tmp_path}/store.db",
         "redis": redis_server.url,
-        "postgres": postgres_server.url,
+        "postgres": postgres_server.prepared_url,
     }
     return made[databases[0]]()
 

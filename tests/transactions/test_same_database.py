@@ -25,7 +25,7 @@ def url() -> str:
     """Return the URL of an empty store in the database of the customer's orders, without orders."""
     postgres_server.server().do("DROP TABLE IF EXISTS orders")
     postgres_server.server().do(TABLE)
-    return postgres_server.url()
+    return postgres_server.prepared_url()
 
 
 def orders() -> int:

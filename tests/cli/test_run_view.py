@@ -9,9 +9,11 @@ import pytest
 from rich.console import Console
 
 from penstock.cli.run_panel import RunPanel
-from penstock.cli.run_view import build_rows, one_line, render_text
+from penstock.cli.run_view import MAX_CALLS, build_rows, one_line, render_text
+from penstock.cli.timeline import Timeline
 from penstock.core.clock import from_iso
 from penstock.flows.reducer import RunView, StepView
+from penstock.jobs.reducer import CallView
 from penstock.testing.clock import FakeClock
 
 START = "2026-01-01T00:00:00.000Z"
@@ -23,11 +25,11 @@ def view(*steps: StepView, **rest: Any) -> RunView:
     return RunView(id="r-1", name="shop", started_at=START, steps=dict(zip(keys, steps, strict=True)), **rest)
 
 
-def draw(run: RunView, width: int = 100, height: int = 25) -> list[str]:
+def draw(run: RunView, width: int = 100, height: int = 25, panel: type[RunPanel | Timeline] = RunPanel) -> list[str]:
     """Return the lines on the screen."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width, height=height, color_system=None)
-    console.print(RunPanel(run, FakeClock(NOW)))
+    console.print(panel(run, FakeClock(NOW)))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -83,6 +85,20 @@ def test_many_instances_are_folded_into_one_row_and_their_failures() -> None:
     rows = build_rows(view(*steps), NOW)
     assert [row.name for row in rows] == ["line ×100", "line#98"]
     assert rows[0].note == "97 completed, 1 failed, 1 running, 1 pending"
+
+
+def test_the_latest_calls_of_a_step_and_those_that_failed_or_run_are_shown() -> None:
+    calls = {f"call-{n}#1": CallView("completed", START, 5, 1, 2) for n in range(MAX_CALLS + 4)}
+    calls["call-1#1"] = CallView("failed", START, 5, 3, error="declined", error_name="ValueError")
+    calls["call-2#1"] = CallView("running", START)
+    run = view(StepView("charge", status="running", attempt=1, started_at=START, calls=calls))
+    expected = ["charge", "2", "call-1", "call-2", *(f"call-{n}" for n in range(4, MAX_CALLS + 4))]
+    for lines in (render_text(run, NOW).splitlines(), draw(run, panel=Timeline)):
+        assert [line.split()[1] if "more calls" not in line else "2" for line in lines[1:]] == expected, lines
+        (more,) = [line for line in lines if "more calls" in line]
+        assert "2 more calls" in more
+        assert "✗" in next(line for line in lines if "call-1" in line)
+        assert "2.5 s" in next(line for line in lines if "call-2" in line)
 
 
 def test_every_wait_of_a_step_is_shown() -> None:

@@ -153,13 +153,19 @@ def _build_row(step: StepView, now_ms: int) -> StepRow:
     return StepRow(step.status, name, note, _took(step, now_ms), _percent(step), _detail(step, now_ms))
 
 
-def _call_rows(step: StepView, now_ms: int) -> list[StepRow]:
-    """Return the `ctx.run` calls of a step, indented under it."""
+def select_calls(step: StepView) -> tuple[list[tuple[str, CallView]], int]:
+    """Return the calls of a step that get a row: the latest, and those that failed or run; and how many do not."""
     calls = list(step.calls.items())
     shown = calls[-MAX_CALLS:]
-    shown = [one for one in calls[: -len(shown)] if one[1].status in ("failed", "running")][-MAX_CALLS:] + shown
+    earlier = calls[: -len(shown)] if shown else []
+    shown = [one for one in earlier if one[1].status in ("failed", "running")][-MAX_CALLS:] + shown
+    return shown, len(calls) - len(shown)
+
+
+def _call_rows(step: StepView, now_ms: int) -> list[StepRow]:
+    """Return the `ctx.run` calls of a step, indented under it."""
+    shown, hidden = select_calls(step)
     rows = [_call_row(name, call, now_ms) for name, call in shown]
-    hidden = len(calls) - len(shown)
     return rows if not hidden else [StepRow("completed", f"  {hidden} more calls"), *rows]
 
 

@@ -11,7 +11,7 @@ from ..core.text import escape_line
 from ..flows.reducer import RunView, StepView, display_status
 from ..jobs.reducer import CallView
 from .run_panel import MAX_RESULT_CHARS
-from .run_view import ASCII, COLOURS, MARKS, MAX_CALLS, NOT_CLAIMED, end_lines, format_elapsed
+from .run_view import ASCII, COLOURS, MARKS, NOT_CLAIMED, end_lines, format_elapsed, select_calls
 
 MIN_BAR_CHARS, MAX_NAME_CHARS = 10, 28
 
@@ -48,13 +48,16 @@ class Timeline:
         start = from_iso(self.view.started_at)
         end = from_iso(self.view.completed_at) if self.view.completed_at else now
         names = [escape_line(step.step if step.n == 1 else f"{step.step}#{step.n}") for step in steps]
-        calls = [f"  {key.removesuffix('#1')}" for step in steps for key in list(step.calls)[-MAX_CALLS:]]
-        name = min(max(map(len, (*names, *calls))), MAX_NAME_CHARS)
+        calls = [select_calls(step) for step in steps]
+        texts = [escape_line(f"  {key.removesuffix('#1')}") for shown, _ in calls for key, _call in shown]
+        name = min(max(map(len, (*names, *texts))), MAX_NAME_CHARS)
         bar = max(width - name - 25, MIN_BAR_CHARS)
         span = (start, max(end, start + 1))
-        for step, text in zip(steps, names, strict=True):
+        for step, text, (shown_calls, hidden) in zip(steps, names, calls, strict=True):
             yield _line(step, text[:name].ljust(name), span, now, bar, unicode)
-            for call_name, call in list(step.calls.items())[-MAX_CALLS:]:
+            if hidden:
+                yield Text(f"      {hidden} more calls", style="dim")
+            for call_name, call in shown_calls:
                 shown = escape_line(f"  {call_name.removesuffix('#1')}")[:name].ljust(name)
                 yield _call_line(call, shown, span, now, bar, unicode)
 

@@ -453,3 +453,76 @@ async def until_registered(app: Any, flows: set[str]) -> None:
         return flows <= {row.scope for row in await app.store.waits("", kind="flow")}
 
     await until(is_registered)
+
+
+@flow("leaf")
+async def leaf(_n: int, ctx: Context) -> None:
+    await ctx.wait.time("30d")
+
+
+@flow("branch")
+async def branch(n: int, ctx: Context) -> None:
+    await ctx.call("leaf", n)
+
+
+@flow("trunk")
+async def trunk(_input: Any, ctx: Context) -> None:
+    await ctx.start("leaf", 0)  # it does not follow
+    await ctx.call_many("branch", [1, 2])
+
+
+TREE = (leaf, branch, trunk)
+
+
+async def cancel_call(app: Any, run: str, **options: Any) -> Any:
+    return await app.waits.cancel(await wait_of(app, run), **options)
+
+
+async def resolve_call(app: Any, run: str, **options: Any) -> Any:
+    return await app.waits.resolve(await wait_of(app, run), [None, None], **options)
+
+
+async def resume(app: Any, run: str, **options: Any) -> Any:
+    return await app.runs.resume(run, **options)
+
+
+@pytest.mark.parametrize(
+    ("act", "kinds"),
+    [
+        (cancel, {"flow.cancelled", "step.await.cancelled"}),
+        (pause, {"flow.paused"}),
+        (resume, {"flow.resumed"}),
+        (cancel_call, {"flow.cancelled", "step.await.cancelled", "step.resumed"}),
+        (resolve_call, {"flow.cancelled", "step.await.cancelled", "step.resumed"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+async def test_a_dry_run_shows_what_called_runs_do(kit: Any, act: Action, kinds: set[str]) -> None:
+    async with kit(*TREE) as app:
+        run = str(await app.start("trunk"))
+        await app.settle()
+        if act is resume:
+            await app.runs.pause(run)
+            await app.settle()
+        streams = [f"nq:flow:{row.id}" for row in await app.runs.list()]
+        assert len(streams) == 6
+        before = {stream: len(await app.events.read_all(stream)) for stream in streams}
+        was = await everything(app)
+        preview = await act(app, run, dry_run=True)
+        assert await everything(app) == was
+        await act(app, run, version=preview)
+        await app.settle()
+        for stream in streams:
+            added = (await app.events.read_all(stream))[before[stream] :]
+            written = [event.kind for event in added if event.kind in kinds]
+            assert [one.kind for one in preview.events if one.stream == stream] == written
+        assert len({one.stream for one in preview.events}) == 5, "all but the run that was only started"
+
+
+async def test_a_dry_run_reads_a_bounded_number_of_called_runs(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.worker.child_runs.MAX_PREVIEWED", 3)
+    async with kit(*TREE) as app:
+        run = await app.start("trunk")
+        await app.settle()
+        preview = await app.runs.cancel(run, dry_run=True)
+        assert len({one.stream for one in preview.events}) == 1 + 3

@@ -193,7 +193,7 @@ def make_schedules(app: App) -> Schedules:
 def make_waits(app: App) -> Waits:
     from .waits import Waits
 
-    return Waits(app._runtime, app._engine)
+    return Waits(app._runtime, app._engine, app._children)
 
 
 def make_events(app: App) -> Events:

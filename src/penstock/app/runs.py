@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
@@ -312,6 +312,12 @@ class Runs:
             error,
         )
 
+    async def _run_planned(
+        self, run: str, dry_run: bool, version: int | Preview | None, act: Callable[[], Awaitable[bool]]
+    ) -> tuple[bool, Preview | None]:
+        """Call a command whose called runs follow."""
+        return await run_planned(self._store, run, dry_run, version, act, self._app._children.add_to)
+
     async def children(self, id: str, *, before: str | None = None, limit: int = 50) -> Sequence[RunSummary]:
         """Return a page of the runs that a run started with `ctx.call` or `ctx.start`, newest first.
 
@@ -389,7 +395,7 @@ class Runs:
         """
         run, engine = await self._reader.engine(id)
         commands = engine.commands
-        done, preview = await run_planned(self._store, run, dry_run, version, lambda: commands.cancel(run, reason))
+        done, preview = await self._run_planned(run, dry_run, version, lambda: commands.cancel(run, reason))
         return done if preview is None else preview
 
     @overload
@@ -437,7 +443,7 @@ class Runs:
         """
         run, engine = await self._reader.engine(id)
         commands = engine.commands
-        done, preview = await run_planned(self._store, run, dry_run, version, lambda: commands.pause(run, reason))
+        done, preview = await self._run_planned(run, dry_run, version, lambda: commands.pause(run, reason))
         return done if preview is None else preview
 
     @overload
@@ -483,7 +489,7 @@ class Runs:
         """
         run, engine = await self._reader.engine(id)
         commands = engine.commands
-        done, preview = await run_planned(self._store, run, dry_run, version, lambda: commands.resume(run, reason))
+        done, preview = await self._run_planned(run, dry_run, version, lambda: commands.resume(run, reason))
         return done if preview is None else preview
 
     @overload

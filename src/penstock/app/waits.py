@@ -25,6 +25,7 @@ from ..durable.wait_commands import KINDS, WaitCommands, find_wait
 from ..durable.wait_records import CALL, EVENT, TIME, TRIGGER, CallOrigin, Manual, decode_result, read_body
 from ..flows.engine import FlowEngine
 from ..ports.store import WaitRow
+from ..worker.child_runs import ChildRuns
 from ..worker.routes import find_own_id
 from .arguments import check_choice, to_moment_ms
 
@@ -69,8 +70,9 @@ class WaitView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class Waits:
     """Waits and triggers: pending ones, and those that ended as long as their run is kept."""
 
-    def __init__(self, runtime: Runtime, engine: FlowEngine) -> None:
+    def __init__(self, runtime: Runtime, engine: FlowEngine, children: ChildRuns) -> None:
         self._store = runtime.store
+        self._children = children
         self._clock = runtime.clock
         self._engine = engine
         self._triggers = TriggerCommands(runtime)
@@ -207,7 +209,7 @@ class Waits:
         async def act() -> WaitRow:
             return await self._commands.resolve(id, data, Manual(by, reason), check)
 
-        row, preview = await run_planned(self._store, run, dry_run, version, act)
+        row, preview = await run_planned(self._store, run, dry_run, version, act, self._children.add_to)
         return row.run if preview is None else preview
 
     @overload
@@ -266,7 +268,7 @@ class Waits:
             return await self._commands.cancel(id, Manual(by, reason))
 
         run, _ = await self._owner_of(id)
-        row, preview = await run_planned(self._store, run, dry_run, version, act)
+        row, preview = await run_planned(self._store, run, dry_run, version, act, self._children.add_to)
         return row.run if preview is None else preview
 
     async def fire(

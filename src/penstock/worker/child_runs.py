@@ -7,13 +7,14 @@ handler here reads first and changes nothing that is done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from ..commit.command_sink import DirectSink
 from ..commit.committer import CommitRequest
+from ..commit.preview import CommandPlan
 from ..commit.runtime import Runtime
 from ..core.errors import RunError, UnreadableRecord
 from ..core.ids import digest
@@ -23,10 +24,11 @@ from ..durable.child_runs import CANCELLED, STARTED, ChildOutcome, child_ended_j
 from ..durable.journal import encode
 from ..durable.wait_records import WaitBody, WaitResult, read_body, resolve_wait
 from ..ports.store import RunRow, WaitRow
-from ..ports.unit import DELIVERIES, FLOW, FOLLOW_PARENT, Memo, NewJob, RunParent, Unit
+from ..ports.unit import CANCEL_RUN, DELIVERIES, FLOW, FOLLOW_PARENT, Memo, NewJob, RunParent, Unit
 from .engines import Engines
 
 PAGE = 200
+MAX_PREVIEWED = 1_000  # children that a dry run reads
 PENDING, EXPIRED = "pending", "expired"
 
 
@@ -250,6 +252,37 @@ class ChildRuns:
     async def follow(self, change: ParentChange) -> None:
         """Cancel, pause or resume the children of a run, as the run is now."""
         await self._follow_call(change.run, None)
+
+    async def add_to(self, plan: CommandPlan) -> None:
+        """Add to a dry run what the children of its runs would write right after the commit, and theirs."""
+        left = MAX_PREVIEWED
+        for unit in plan.units:  # each child that follows adds one
+            for job in unit.jobs:
+                async for row, state, reason in self._followers(unit, job):
+                    if not left:
+                        return
+                    left -= 1
+                    try:
+                        await self._follow_one(row, row.parent or "", state, reason)
+                    except UnreadableRecord:
+                        continue
+
+    async def _followers(self, unit: Unit, job: NewJob) -> AsyncIterator[tuple[RunRow, str, str | None]]:
+        """Yield the open children that an internal job would change, their new state and the reason."""
+        if job.name == FOLLOW_PARENT and unit.run is not None:
+            state = {CANCELLED: STOPPED, PAUSED: PAUSED}.get(unit.run.status, RUNNING)
+            parent, call, reason = unit.run.id, None, None
+        elif job.name == CANCEL_RUN:
+            found = msgspec.json.decode(job.payload, type=CallCancellation)
+            wait = await self._store.wait_row(found.call)
+            if wait is None:
+                return
+            parent, call, state, reason = wait.run, found.call, STOPPED, found.reason
+        else:
+            return
+        async for row in self._children(parent):
+            if row.call is not None and not row.closed and call in (None, row.call):
+                yield row, state, reason
 
     async def _follow_call(
         self, parent: str, call: str | None, *, only: str | None = None, reason: str | None = None

@@ -9,26 +9,75 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
 WebSocketProtocol: Any = AutoWebSocketsProtocol  # uvicorn's choice among the installed implementations
+IS_SANSIO = "SansIO" in WebSocketProtocol.__name__  # older ones of uvicorn close by themselves
 
 HEADER_TIMEOUT_S = 10.0  # from the connection to the end of the headers
 MAX_HEADER_BYTES = 64 * 1024  # the address included
 DROP = "penstock.drop"  # extension: end the response with these bytes, whether the client reads or not
 DROP_TIMEOUT_S = 5.0  # to read them; then what is buffered for the client is thrown away
+MAX_FRAGMENTS = 1024  # of one message; empty ones are not part of its size
+SERVICE_RESTART, MESSAGE_TOO_BIG, INTERNAL_ERROR = 1012, 1009, 1011
+SHUTDOWN_REASON = "the server shuts down; reconnect with the last cursor"
 
 
 class BoundedSocketProtocol(WebSocketProtocol):  # type: ignore[misc]
-    """A WebSocket that can be closed although its client does not read."""
+    """A WebSocket that can be closed although its client does not read, and whose client cannot fill the memory."""
+
+    close_sent: bool
+    _fragments = 0
 
     async def run_asgi(self) -> None:
         self.scope["extensions"][DROP] = self._drop
-        await super().run_asgi()
+        try:
+            await super().run_asgi()
+        finally:  # a transport that is only closed keeps what its client does not read
+            self.loop.call_later(DROP_TIMEOUT_S + getattr(self, "close_timeout", 0), self.transport.abort)
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body":  # refused; uvicorn logs it as a failure otherwise
+            self.handshake_complete = True
+
+    def handle_text(self, event: Any) -> None:
+        self._fragments = 0
+        super().handle_text(event)
+
+    def handle_bytes(self, event: Any) -> None:
+        self._fragments = 0
+        super().handle_bytes(event)
+
+    def handle_cont(self, event: Any) -> None:
+        self._fragments += 1
+        if self._fragments >= MAX_FRAGMENTS:
+            self._drop(MESSAGE_TOO_BIG, f"a message has more than {MAX_FRAGMENTS:,} fragments")
+        if not self.transport.is_closing():
+            super().handle_cont(event)
+
+    def handle_ping(self) -> None:
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()  # no pong for a client that does not read the ones before
+
+    def keepalive_timeout(self) -> None:
+        self.pong_timer = self.pending_ping_payload = None
+        self._drop(INTERNAL_ERROR, "the client did not answer a ping in time")
+
+    def shutdown(self) -> None:
+        if IS_SANSIO and self.handshake_complete and not self.close_sent:
+            self.stop_keepalive()
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": SERVICE_RESTART})
+            self._drop(SERVICE_RESTART, SHUTDOWN_REASON)
+        else:
+            super().shutdown()
 
     def _drop(self, code: int, reason: str) -> None:
         if self.transport.is_closing():
             return
-        if (connection := getattr(self, "conn", None)) is not None:
+        if (connection := getattr(self, "conn", None)) is not None and not self.close_sent:
             connection.send_close(code, reason)
             self.transport.write(b"".join(connection.data_to_send()))
+            self.close_sent = True
         self.transport.close()
         self.loop.call_later(DROP_TIMEOUT_S, self.transport.abort)
 

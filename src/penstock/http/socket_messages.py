@@ -14,6 +14,16 @@ from .dispatch import JSON
 MAX_FRAME_BYTES = 2**20
 MAX_REPLY_BYTES = 10 * 2**20
 MAX_REASON_BYTES = 120
+MAX_ID_CHARS = 200
+MAX_SUBSCRIPTION_CHARS = 16 * 1024  # a subscription is kept as long as it lasts
+
+
+class BadMessage(ApiError):
+    """A message that is no command. `id` is the one that the client gave, if it gave one."""
+
+    def __init__(self, message: str, id: str = "") -> None:
+        super().__init__(message)
+        self.id = id
 
 
 class Command(msgspec.Struct, forbid_unknown_fields=True):
@@ -37,14 +47,25 @@ class Command(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_command(text: str | None) -> Command:
+    """Return the command of a message. Raise BadMessage or the errors of a payload."""
     if text is None:
-        raise ApiError("a message must be text, got a binary frame; send JSON as text")
+        raise BadMessage("a message must be text, got a binary frame; send JSON as text")
     if len(text) > MAX_FRAME_BYTES:
-        raise ApiError(f"a message has {len(text):,} characters; the limit is {MAX_FRAME_BYTES:,}")
+        raise BadMessage(f"a message has {len(text):,} characters; the limit is {MAX_FRAME_BYTES:,}")
+    value = parse_json(text, "the message", MAX_FRAME_BYTES)
+    given = value.get("id") if isinstance(value, dict) else None
+    id = given if isinstance(given, str) else ""
+    if len(id) > MAX_ID_CHARS:
+        raise BadMessage(f"an id has at most {MAX_ID_CHARS} characters, got {len(id):,}")
     try:
-        return msgspec.convert(parse_json(text, "the message", MAX_FRAME_BYTES), Command)
+        command = msgspec.convert(value, Command)
     except msgspec.ValidationError as problem:
-        raise ApiError(f"invalid message: {problem}") from None
+        raise BadMessage(f"invalid message: {problem}", id) from None
+    if command.op == "subscribe" and len(text) > MAX_SUBSCRIPTION_CHARS:
+        raise BadMessage(
+            f"a subscription has at most {MAX_SUBSCRIPTION_CHARS:,} characters, got {len(text):,}; use several", id
+        )
+    return command
 
 
 def encode_body(command: Command, media: str) -> bytes:

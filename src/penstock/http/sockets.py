@@ -13,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from starlette.datastructures import QueryParams
+from starlette.responses import StreamingResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ..app.tokens import Caller
@@ -26,14 +28,14 @@ from ..core.errors import PenstockError
 from .admission import REFUSALS, Admission
 from .audit import check_reader, hidden_stream
 from .auth import check_headers
-from .dispatch import call_endpoint, check_role, error_object, internal_error
-from .endpoints import Call
+from .dispatch import call_endpoint, check_role, error_object, error_response, internal_error
+from .endpoints import Call, Endpoint
 from .event_filter import EventFilter
 from .job_messages import job_message
 from .protocol import DROP
 from .services import Services
 from .shared_reader import LiveEvent, SharedReader, check_cursor
-from .socket_messages import Command, close_reason, encode_body, read_answer, read_command
+from .socket_messages import BadMessage, Command, close_reason, encode_body, read_answer, read_command
 from .sse import STALL_REASON, STALL_TIMEOUT_S, envelope
 from .statuses import status_of
 
@@ -41,6 +43,7 @@ log = logging.getLogger("penstock.http")
 
 MAX_SUBSCRIPTIONS = 200
 MAX_CALLS = 100  # that have no reply yet
+MAX_CALL_BYTES = 10 * 2**20  # of their bodies
 POLICY_VIOLATION, TRY_AGAIN_LATER = 1008, 1013
 
 Encode = Callable[[LiveEvent], bytes | None]
@@ -65,7 +68,10 @@ async def serve_socket(services: Services, websocket: WebSocket, path: str) -> N
 
 
 async def refuse_socket(services: Services | None, websocket: WebSocket, problem: PenstockError) -> None:
-    """Refuse a connection: the handshake is answered with 403."""
+    """Refuse a connection: the handshake is answered with the status and the error of a request."""
+    if "websocket.http.response" in websocket.scope.get("extensions", {}):
+        await websocket.send_denial_response(error_response(services, problem))
+        return
     error = error_object(services, problem)["error"]
     await websocket.close(POLICY_VIOLATION, close_reason(f"{error['code']}: {error['message']}"))
 
@@ -80,7 +86,9 @@ class SocketSession:
         self._encode = encode
         self._subscriptions: dict[str, asyncio.Task[None]] = {}
         self._calls: set[asyncio.Task[None]] = set()
+        self._call_bytes = 0
         self._sending = asyncio.Lock()
+        self._exporting = asyncio.Lock()  # one long answer at a time is held for the client
 
     async def run(self) -> None:
         """Handle messages until the client leaves, reads nothing for too long, or may no longer call."""
@@ -123,6 +131,8 @@ class SocketSession:
                     await self._send({"op": "pong", "id": id})
                 case _:
                     raise ApiError(f"unknown op {command.op[:50]!r}; use subscribe, unsubscribe, call or ping")
+        except BadMessage as problem:
+            await self._send_error(problem.id, problem)
         except PenstockError as problem:
             await self._send_error(id, problem)
 
@@ -131,7 +141,14 @@ class SocketSession:
             raise ApiError(f"subscription {command.id[:50]!r} exists; use another id")
         if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
             raise ApiError(f"one connection has at most {MAX_SUBSCRIPTIONS} subscriptions; unsubscribe one first")
-        caller = await self._admission.check()
+        if command.stream is not None and command.queue is not None:
+            raise ApiError("a subscription has a stream or a queue, not both")
+        try:
+            caller = await self._admission.check()
+        except REFUSALS as problem:
+            await self._send_error(command.id, problem)
+            await self._refuse(str(problem))
+            return
         stream = self._find_stream(command, caller)
         if command.after is not None:
             await check_cursor(self._services.app.store, stream, command.after)
@@ -173,6 +190,10 @@ class SocketSession:
             self._drop()
         except (WebSocketDisconnect, RuntimeError):
             pass
+        except Exception as problem:  # a bug: it is logged, and the client knows that nothing more comes
+            log.error("a subscription of a socket failed", exc_info=problem)
+            with suppress(TimeoutError, WebSocketDisconnect, RuntimeError):
+                await self._send({"op": "error", "id": command.id, **internal_error()})
         finally:
             self._subscriptions.pop(command.id, None)
 
@@ -219,43 +240,69 @@ class SocketSession:
         await self._send({"op": "unsubscribed", "id": command.id})
 
     async def _start_call(self, command: Command) -> None:
-        if len(self._calls) >= MAX_CALLS:
-            problem = TooManyRequests(f"{MAX_CALLS} calls of this connection have no reply yet; wait for one of them")
-            await self._reply(command.id, status_of(problem), error_object(self._services, problem))
+        try:
+            self._check_calls()
+            path, _, query = command.path.partition("?")
+            path = unquote(path)
+            endpoint, path_params = self._services.router.find(command.method.upper(), path)
+            body = encode_body(command, endpoint.body_media)
+        except PenstockError as problem:
+            await self._reply_error(command.id, problem)
             return
-        task = asyncio.create_task(self._call(command))
+        # The message itself is not kept: decoded, a body can be many times as large.
+        query_params = QueryParams(query)
+        calling = self._call(command.id, endpoint, path, path_params, query_params, body)
+        task = asyncio.create_task(calling)
         self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        self._call_bytes += len(body)
+        task.add_done_callback(lambda done: self._forget_call(done, len(body)))
 
-    async def _call(self, command: Command) -> None:
+    def _check_calls(self) -> None:
+        if len(self._calls) >= MAX_CALLS:
+            raise TooManyRequests(f"{MAX_CALLS} calls of this connection have no reply yet; wait for one of them")
+        if self._call_bytes >= MAX_CALL_BYTES:
+            raise TooManyRequests(
+                f"the calls of this connection that have no reply yet have {self._call_bytes:,} bytes; wait for one"
+            )
+
+    def _forget_call(self, task: asyncio.Task[None], size: int) -> None:
+        self._calls.discard(task)
+        self._call_bytes -= size
+
+    async def _call(
+        self, id: str, endpoint: Endpoint, path: str, path_params: dict[str, str], query: QueryParams, body: bytes
+    ) -> None:
         """Call an endpoint and reply, whatever happens."""
         try:
-            await self._reply(command.id, *await self._call_endpoint(command))
+            caller = await self._admission.check()
+            check_role(endpoint, caller)
+            if endpoint.is_stream:
+                raise ApiError("this path is an event stream; use the op subscribe")
+            call = Call(caller, self._websocket, self._services, endpoint.method, path, query, body)
+            await self._reply_to(id, endpoint, call, path_params)
         except PenstockError as problem:
-            await self._reply(command.id, status_of(problem), error_object(self._services, problem))
+            await self._reply_error(id, problem)
         except TimeoutError:
             self._drop()
         except (WebSocketDisconnect, RuntimeError):
             pass
 
-    async def _call_endpoint(self, command: Command) -> tuple[int, Any]:
-        """Return the status and the body of an endpoint's answer."""
-        path, _, query = command.path.partition("?")
-        endpoint, path_params = self._services.router.find(command.method.upper(), path)
-        caller = await self._admission.check()
-        check_role(endpoint, caller)
-        if endpoint.is_stream:
-            raise ApiError("this path is an event stream; use the op subscribe")
-        body = encode_body(command, endpoint.body_media)
-        call = Call(caller, self._websocket, self._services, endpoint.method, path, QueryParams(query), body)
-        try:
-            response = await call_endpoint(endpoint, call, path_params)
-            return response.status_code, await read_answer(response)
-        except PenstockError:
-            raise
-        except Exception as problem:  # a bug: it is logged, and the caller has a reply
-            log.error("%s %s failed over a socket", endpoint.method, endpoint.path, exc_info=problem)
-            return 500, internal_error()
+    async def _reply_to(self, id: str, endpoint: Endpoint, call: Call, path_params: dict[str, str]) -> None:
+        async with AsyncExitStack() as stack:
+            try:
+                response = await call_endpoint(endpoint, call, path_params)
+                if isinstance(response, StreamingResponse):
+                    await stack.enter_async_context(self._exporting)
+                status, body = response.status_code, await read_answer(response)
+            except PenstockError:
+                raise
+            except Exception as problem:  # a bug: it is logged, and the caller has a reply
+                log.error("%s %s failed over a socket", endpoint.method, endpoint.path, exc_info=problem)
+                status, body = 500, internal_error()
+            await self._reply(id, status, body)
+
+    async def _reply_error(self, id: str, problem: PenstockError) -> None:
+        await self._reply(id, status_of(problem), error_object(self._services, problem))
 
     async def _reply(self, id: str, status: int, body: Any) -> None:
         message = b'{"op":"reply","id":%b,"status":%d,"body":%b}'
@@ -263,8 +310,6 @@ class SocketSession:
 
     async def _send_error(self, id: str, problem: PenstockError) -> None:
         await self._send({"op": "error", "id": id, **error_object(self._services, problem)})
-        if isinstance(problem, REFUSALS):
-            await self._refuse(str(problem))
 
     async def _refuse(self, reason: str) -> None:
         """Close the connection of a caller that may no longer call, whether it reads or not."""

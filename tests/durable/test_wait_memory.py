@@ -47,3 +47,41 @@ async def test_waiting_runs_hold_no_objects_in_the_worker(app: Any) -> None:
             "StreamHead", None
         )  # positions of the last 10,000 streams: tests/contracts/test_sqlite_stream_heads.py
         assert not more
+
+
+@flow("one")
+async def one(n: int, ctx: Context) -> None:
+    await ctx.wait.time("30d")
+
+
+@flow("many")
+async def many(count: int, ctx: Context) -> None:
+    await ctx.call_many("one", list(range(count)))
+
+
+async def test_a_parent_holds_no_objects_for_its_waiting_children(app: Any) -> None:
+    async with app(one, many) as a, a.workers.background(concurrency=5):
+
+        async def start_waiting(children: int) -> Counter[str]:
+            run = str(await a.start("many", children))
+
+            async def all_wait() -> bool:
+                rows = await a.runs.list(parent=run, status="waiting", limit=children)
+                return (
+                    len(rows) == children and (await a.runs.list(status="waiting", flow="many", limit=1))[0].id == run
+                )
+
+            await until(all_wait)
+
+            async def deliveries_are_done() -> bool:
+                counts = await a.queues.counts("penstock-events")
+                return int(counts["waiting"] + counts["active"]) == 0
+
+            await until(deliveries_are_done)
+            return count_objects()
+
+        few = await start_waiting(20)
+        lots = await start_waiting(100)
+        more = {name: count for name, count in (lots - few).items() if count >= 40}
+        more.pop("StreamHead", None)
+        assert not more

@@ -131,7 +131,6 @@ ACTIONS: list[tuple[Action, str]] = [
     (redrive_job, "failed-job"),
     (retry_job, "failed-job"),
     (cancel_job, "waiting-job"),
-    (cancel_job, "parent-job"),
 ]
 
 
@@ -139,9 +138,6 @@ HANDLERS = (order, note, send, parent)
 
 
 async def start(app: Any, kind: str) -> str:
-    if kind == "parent-job":
-        child = Node("mail", "waiting-job", name="send", delay="1h")
-        return str((await app.jobs.enqueue_tree(Node("mail", name="parent", children=[child]))).id)
     if kind.endswith("-job"):
         id = str(await app.enqueue(send, kind, delay="1h" if kind == "waiting-job" else None))
         await (app.settle() if kind == "failed-job" else app.jobs.get(id))
@@ -526,3 +522,26 @@ async def test_a_dry_run_reads_a_bounded_number_of_called_runs(kit: Any, monkeyp
         await app.settle()
         preview = await app.runs.cancel(run, dry_run=True)
         assert len({one.stream for one in preview.events}) == 1 + 3
+
+
+async def test_a_dry_run_shows_the_children_of_a_cancelled_job(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def letter(delay: str) -> Node:
+        return Node("mail", "waiting-job", name="send", delay=delay)
+
+    async with kit(*HANDLERS) as app:
+        branch = Node("mail", name="parent", children=[letter("1h")])
+        id = (await app.jobs.enqueue_tree(Node("mail", name="parent", children=[letter("2h"), branch]))).id
+        await app.settle()
+        before, old = await everything(app), len(await app.events.read_all("nq:queue:mail"))
+        preview = await app.jobs.cancel(id, "stop", dry_run=True)
+        assert await everything(app) == before
+        assert len(preview.cancelled_jobs) == 4
+        await app.jobs.cancel(id, "stop", version=preview)
+        await app.settle()
+        for one in preview.cancelled_jobs:
+            assert (await app.jobs.get(one)).state == JobState.CANCELLED
+        written = [(event.kind, event.data) for event in (await app.events.read_all("nq:queue:mail"))[old:]]
+        assert sorted(map(repr, written)) == sorted(repr((one.kind, one.data)) for one in preview.events)
+        other = (await app.jobs.enqueue_tree(Node("mail", name="parent", children=[letter("1h"), letter("2h")]))).id
+        monkeypatch.setattr("penstock.jobs.cancellation.MAX_PREVIEWED", 2)
+        assert len((await app.jobs.cancel(other, dry_run=True)).cancelled_jobs) == 2

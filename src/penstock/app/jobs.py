@@ -439,8 +439,9 @@ class Jobs:
         row = await self._find(id)
         job = row.id if row is not None else id
         expected = read_version(version, job)
+        commands = self._commands
         done, preview = await run_planned(
-            self._store, None, dry_run, None, lambda: self._commands.cancel(job, reason, expected)
+            self._store, None, dry_run, None, lambda: commands.cancel(job, reason, expected), commands.add_to
         )
         return done if preview is None or row is None else _about_job(preview, row)
 

@@ -6,14 +6,16 @@ import msgspec
 
 from ..commit.command_sink import DirectSink
 from ..commit.committer import CommitRequest
+from ..commit.preview import CommandPlan
 from ..commit.runtime import Runtime
 from ..core.errors import RunError, RunMoved, UnknownJob
 from ..core.events import EventBody
-from ..core.payload import DECODE_ERRORS, pack
+from ..core.payload import DECODE_ERRORS, pack, unpack
 from ..ports.store import ChildState, JobRow
 from ..ports.unit import CANCEL_CHILDREN, DELIVERIES, CancelJob, Committed, JobState, NewEvent, NewJob, Unit
 from .engine import decode_options
 
+MAX_PREVIEWED = 1_000  # jobs that a dry run shows
 ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
 
@@ -66,9 +68,26 @@ class JobCommands:
         for child in await self._store.children(cancellation.job):
             if child.state is ChildState.UNPROCESSED:
                 try:
-                    await self.cancel(child.id, f"its parent {cancellation.job} was cancelled: {cancellation.reason}")
+                    await self.cancel(child.id, _because_of(cancellation))
                 except UnknownJob:
                     continue  # it was removed
+
+    async def add_to(self, plan: CommandPlan) -> None:
+        """Add to a dry run what cancels the children right after the commit, and theirs."""
+        for unit in plan.units:  # each child adds one
+            for job in unit.jobs:
+                if job.name != CANCEL_CHILDREN:
+                    continue
+                found = msgspec.convert(unpack(job.payload), JobCancellation)
+                for child in await self._store.children(found.job):
+                    if child.state is not ChildState.UNPROCESSED:
+                        continue
+                    if len(plan.units) >= MAX_PREVIEWED:
+                        return
+                    try:
+                        await self.cancel(child.id, _because_of(found))
+                    except UnknownJob:
+                        continue
 
     async def _commit(self, unit: Unit) -> bool:
         return isinstance(await self._sink.submit(CommitRequest(lambda _v, _r: unit)), Committed)
@@ -96,3 +115,7 @@ class JobCommands:
         meta = {"attempt": row.attempt, "name": row.name}
         body = EventBody("job.cancelled", row.id, correlation_id=correlation_id, data=data, meta=meta)
         return NewEvent(bodies.queue(row.queue), bodies.encode(body))
+
+
+def _because_of(cancellation: JobCancellation) -> str:
+    return f"its parent {cancellation.job} was cancelled: {cancellation.reason}"

@@ -45,7 +45,9 @@ async def test_a_call_starts_a_run_once(kit: Any) -> None:
         assert first.is_new
         assert await app.result(first.run) == sent
         again = await app.webhooks.receive("shop/orders", "POST", call, body({"id": 8}))
-        assert (again.is_new, again.run) == (False, first.run)
+        assert (again.is_new, again.run, again.differs) == (False, first.run, True)
+        repeated = await app.webhooks.receive("shop/orders", "POST", call, body(sent))
+        assert (first.differs, repeated.is_new, repeated.differs) == (False, False, False)
         (received,) = await app.events.read_all("nq:webhook:shop/orders")
         assert (received.kind, received.subject) == ("webhook.received", "shop/orders")
         assert received.data == {
@@ -73,7 +75,9 @@ async def test_a_registered_webhook_emits_an_event_once(kit: Any) -> None:
         await app.settle()
         for is_new in (True, False):
             receipt = await app.webhooks.receive("bank", headers=[(b"x-request-id", b"r-1")], body=body({"by": "card"}))
-            assert (receipt.is_new, receipt.event, receipt.key) == (is_new, "paid", "r-1")
+            assert (receipt.is_new, receipt.event, receipt.key, receipt.differs) == (is_new, "paid", "r-1", False)
+        other = await app.webhooks.receive("bank", headers={"x-request-id": "r-1"}, body=body({"by": "cheque"}))
+        assert (other.is_new, other.differs) == (False, True)
         assert (await app.finish(run)).result == {"by": "card"}
         assert len(await app.events.read_all("nq:global")) == 1
         assert len(await app.events.read_all("nq:webhook:bank")) == 1

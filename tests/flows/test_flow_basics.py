@@ -386,7 +386,7 @@ async def test_the_state_of_a_run_at_an_event(memory: Any) -> None:
         assert (await a.runs.at(run, events[-1].id)).status == "completed"
         with pytest.raises(BadId):
             await a.runs.at(run, "yesterday")
-        for stranger in ("0-0", f"0-{len(events) + 1}", "0-999"):
+        for stranger in ("0-0", f"0-{len(events) + 1}", "0-999", f"1-{events[0].seq}"):
             with pytest.raises(BadId, match=f"run '{run}' has no event '{stranger}'; it has {len(events)}"):
                 await a.runs.at(run, stranger)
         with pytest.raises(UnknownRun):

@@ -171,6 +171,18 @@ async def test_errors_are_those_of_app(serve: Serve) -> None:
             await client.runs.list()
 
 
+@pytest.mark.parametrize("id", ["", "a/b", "r-1/cancel", "/", ".", "..", "../_queue"])
+async def test_an_id_that_no_path_can_hold_is_of_nothing(serve: Serve, id: str) -> None:
+    async with running(serve, ":memory:") as (app, client):
+        for runs in (app.runs, client.runs):
+            for call in (runs.get, runs.cancel, runs.why, runs.result):
+                with pytest.raises(UnknownRun, match="no run with id"):
+                    await call(id)  # type: ignore[operator]
+        for jobs in (app.jobs, client.jobs):
+            with pytest.raises(UnknownJob):
+                await jobs.get(id)
+
+
 async def test_secrets_are_hidden_unless_an_admin_reveals_them(serve: Serve, url: str) -> None:
     async with running(serve, url) as (app, client):
         await app.state.set("login", {"password": "hunter2"})

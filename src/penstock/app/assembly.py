@@ -212,7 +212,13 @@ def make_webhooks(app: App) -> Webhooks:
     from ..flows.webhook_commands import WebhookCommands
     from .webhooks import Webhooks
 
-    commands = WebhookCommands(app._engine, app._transactions.direct.commands, app._committer, lambda: app._dag_engine)
+    commands = WebhookCommands(
+        app._engine,
+        app._transactions.direct.commands,
+        app._committer,
+        lambda: app._dag_engine,
+        app._advice.check_same_input,
+    )
     return Webhooks(app._runtime, commands)
 
 

@@ -96,8 +96,8 @@ class RunReader:
     async def _fold_until(self, row: RunRow, stream: str, last_event: str) -> tuple[Any, bool]:
         """Return the view of a run as it was just after an event."""
         events = await self._app.events.read_all(stream)
-        last = event_seq(last_event)
-        index = next((n for n, event in enumerate(events) if event.seq == last), None)
+        event_seq(last_event)  # raises for what is no event id
+        index = next((n for n, event in enumerate(events) if last_event in (event.id, f"0-{event.seq}")), None)
         if index is None:
             raise BadId(
                 f"run {row.id!r} has no event {last_event!r}; it has {pluralize(len(events), 'event')}"

@@ -17,7 +17,7 @@ from .. import errors as error_tree
 from ..app.arguments import UNSET
 from ..app.store_urls import mask
 from ..commit.preview import Preview
-from ..core.errors import BadArgument, ConfigError, PenstockError, StoreUnavailable
+from ..core.errors import BadArgument, ConfigError, PenstockError, StoreUnavailable, UnknownJob, UnknownRun
 from ..core.payload import to_plain
 from ..core.text import check_text, shorten
 
@@ -32,6 +32,12 @@ NULL: Any = object()  # a field of a body whose value is null; those that are No
 _TOKEN = re.compile(r"[!-~]+")
 _CLASSES: dict[str, type[PenstockError]] = {
     cls.code: cls for cls in map(error_tree.__dict__.get, error_tree.__all__) if cls is not None
+}
+
+_UNKNOWN: dict[str, tuple[type[PenstockError], str]] = {
+    "/api/_run/{}": (UnknownRun, "run"),
+    "/api/_job/{}": (UnknownJob, "job"),
+    "/api/_dlq/letters/{}": (UnknownJob, "dead letter"),
 }
 
 
@@ -294,9 +300,20 @@ async def split_lines(parts: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
 
 
 def join_path(parts: tuple[str, ...]) -> str:
-    """Return a path. The first part is written as it is, the others are data and are escaped."""
+    """Return a path. The first part is written as it is, the others are data and are escaped.
+
+    Raise the error of App for an id that no path can hold: it is of nothing."""
     first, *rest = parts
-    return first.format(*(quote(check_text(part, "an id or a name"), safe="") for part in rest))
+    checked = [check_text(part, "an id or a name") for part in rest]
+    for start, (cls, what) in _UNKNOWN.items():
+        if first.startswith(start) and (not checked[0] or "/" in checked[0]):
+            raise cls(f"no {what} with id {shorten(checked[0])}; check the id and the URL")
+    return first.format(*map(_escape, checked))
+
+
+def _escape(part: str) -> str:
+    # Every HTTP library resolves `.` and `..`: a request would reach another path.
+    return part.replace(".", "%2E") if part in (".", "..") else quote(part, safe="")
 
 
 def read_error(status: int, body: bytes) -> PenstockError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -23,7 +23,7 @@ from ..durable.journal import encode
 from ..durable.wait_records import CallOrigin
 from ..handlers.webhooks import Webhook
 from ..ports.script_files import Deferred
-from ..ports.unit import Committed, NewEvent, Refused, Unit
+from ..ports.unit import DAG, FLOW, Committed, NewEvent, Refused, Unit
 from ..worker.child_runs import RunStart
 from ..worker.routes import build_start_route
 from .engine import FlowEngine
@@ -31,16 +31,20 @@ from .run_commands import FlowCommands
 
 RECEIVED = "webhook.received"
 MAX_KEY_CHARS = 500
+MAX_COMPARED_CALLS = 1000  # newest calls among which the one of a repeated key is looked for
 
 
 class WebhookReceipt(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a call of a webhook did. `is_new` is False if its idempotency key was used before: then nothing."""
+    """What a call of a webhook did. `is_new` is False if its idempotency key was used before: then nothing.
+
+    `differs` is True if the call that used the key first had another body."""
 
     webhook: str
     is_new: bool
     run: str | None = None  # the run it started
     event: str | None = None  # the kind of event it emitted
     key: str | None = None  # its idempotency key
+    differs: bool = False
 
 
 class DagStarts(Protocol):
@@ -58,6 +62,10 @@ class DagStarter(Protocol):
     async def load_definition(self, target: Any) -> bool: ...
 
 
+CheckSameInput = Callable[[str, str, Any], Awaitable[bool]]
+"""Returns whether the run of a kind and an id was started with this input."""
+
+
 class WebhookCommands:
     """Receives calls, through one sink."""
 
@@ -67,8 +75,10 @@ class WebhookCommands:
         commands: FlowCommands,
         sink: CommandSink,
         dags: Callable[[], DagStarter] | None = None,
+        check_same_input: CheckSameInput | None = None,
     ) -> None:
         self._dags = dags
+        self._check_same_input = check_same_input
         self._engine = engine
         self._runtime = engine.runtime
         self._commands = commands
@@ -114,7 +124,7 @@ class WebhookCommands:
         flow = self._runtime.registry().flow(str(webhook.flow))
         handler, value = flow.definition.entry.handler, unpack(data)
         handler.check_start(value, f"flow {flow.name!r}")
-        run, is_routed = None, False
+        run, is_routed, differs = None, False, False
         try:
             run = handler.make_key(value, flow.name)
         except Deferred:
@@ -127,7 +137,24 @@ class WebhookCommands:
             is_new = await self._route(flow.name, run, value, cause, event)
         else:
             is_new = await self._commands.start(flow, run, data, cause=cause, also=[event])
-        return WebhookReceipt(webhook.path, is_new, run=run, key=key)
+            if not is_new:
+                differs = await self._has_other_input(FLOW, run, value)
+        return WebhookReceipt(webhook.path, is_new, run=run, key=key, differs=differs)
+
+    async def _has_other_input(self, kind: str, run: str, value: Any) -> bool:
+        return self._check_same_input is not None and not await self._check_same_input(kind, run, value)
+
+    async def _has_other_body(self, webhook: Webhook, key: str | None, data: bytes) -> bool:
+        """Return whether the call that used a key had another body, if it is one of the newest."""
+        bodies = self._engine.bodies
+        newest = await self._runtime.store.read(
+            bodies.stream_name("webhook", webhook.path), limit=MAX_COMPARED_CALLS, backward=True
+        )
+        for event in newest:
+            call = event.data
+            if event.kind == RECEIVED and isinstance(call, dict) and call.get("key") == key:
+                return bool(call.get("payload") != bodies.redact_value(unpack(data)))
+        return False
 
     async def _route(self, flow: str, run: str, value: Any, cause: str, event: NewEvent) -> bool:
         """Leave the start to a worker that can evaluate the key: it appends the event with the run."""
@@ -150,7 +177,8 @@ class WebhookCommands:
         run = run or uuid7(self._runtime.clock.now_ms())
         event = self._received(webhook, data, key, method, caller, {"run": run})
         is_new = await self._dags().commands.start(name, run, data, also=[event])
-        return WebhookReceipt(webhook.path, is_new, run=run, key=key)
+        differs = not is_new and await self._has_other_input(DAG, run, unpack(data))
+        return WebhookReceipt(webhook.path, is_new, run=run, key=key, differs=differs)
 
     async def _emit(
         self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: CallOrigin
@@ -165,7 +193,9 @@ class WebhookCommands:
             once_key=f"webhook/{webhook.path}/{key}" if key is not None else None,
         )
         receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
-        return WebhookReceipt(webhook.path, not isinstance(receipt, Refused), event=kind, key=key)
+        is_new = not isinstance(receipt, Refused)
+        differs = not is_new and await self._has_other_body(webhook, key, data)
+        return WebhookReceipt(webhook.path, is_new, event=kind, key=key, differs=differs)
 
     def _received(
         self, webhook: Webhook, data: bytes, key: str | None, method: str, caller: CallOrigin, target: dict[str, Any]

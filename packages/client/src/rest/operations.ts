@@ -1585,13 +1585,14 @@ export interface WebhookChange {
   keyHeader?: string
 }
 
-/** What a call of a webhook did. `is_new` is False if its idempotency key was used before: then nothing. */
+/** What a call of a webhook did. `is_new` is False if its idempotency key was used before: then nothing. `differs` is True if the call that used the key first had another body. */
 export interface WebhookReceipt {
   webhook: string
   isNew: boolean
   run?: string | null
   event?: string | null
   key?: string | null
+  differs?: boolean
 }
 
 /** Starts a run with the body of each call of a path with a method. */

@@ -102,7 +102,8 @@ def receive_webhook(
 
     receipt = asyncio.run(receive())
     done = f"Started run {receipt.run}." if receipt.run is not None else f"Emitted {receipt.event} (global)."
-    text = done if receipt.is_new else "Nothing was done: the idempotency key was used before."
+    before = "the idempotency key was used before" + (", by a call with another body" if receipt.differs else "")
+    text = done if receipt.is_new else f"Nothing was done: {before}."
     print_result(text, {**msgspec.to_builtins(receipt), "isNew": receipt.is_new}, json=common.json)
     return 0
 

@@ -13,6 +13,7 @@ FAULTS := tests/faults tests/bounds tests/records tests/app/test_clock_skew.py t
   tests/runners/test_killed_workers.py tests/runners/test_process_faults.py tests/runners/test_node_faults.py \
   tests/runners/test_runner_mutants.py tests/schedules/test_daylight_saving.py
 
+# The tools are compiled when they are first used: most of their modules never are, and compiling takes half a minute.
 # Stamps are as old as the last install: with unchanged pyproject.toml and lock files there is nothing to do.
 PACKAGE := $(VENV)/.package-stamp
 TOOLS   := $(VENV)/.setup-stamp
@@ -60,7 +61,7 @@ $(PACKAGE): pyproject.toml requirements/package.lock
 
 $(TOOLS): $(PACKAGE) requirements/dev.lock
 	@echo "Adding the development tools (a minute or two the first time) ..."
-	@$(BIN)/python -m pip install -q --require-hashes -r requirements/dev.lock
+	@$(BIN)/python -m pip install -q --require-hashes --no-compile -r requirements/dev.lock
 	@touch $@
 
 demo: $(PACKAGE)

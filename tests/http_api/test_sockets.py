@@ -287,3 +287,21 @@ async def test_a_server_that_stops_says_so(serve: Serve) -> None:
             await socket.recv()
     assert closed.value.rcvd is not None
     assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1012, protocol.SHUTDOWN_REASON)
+
+
+async def test_the_cursor_of_another_stream_is_refused(serve: Serve, url: str) -> None:
+    async with App(url, handlers=()) as app, serve(app) as client, open_socket(client) as socket:
+        for n in range(3):
+            await app.events.append("nq:entity:e-1", "thing.happened", {"n": n})
+        ids = [event.id for event in await app.events.read("nq:entity:e-1")]
+        answer = await exchange(socket, op="subscribe", id="s", stream="nq:entity:e-1", after="1000-2")
+        assert (answer["error"]["code"], ids[1] in answer["error"]["message"]) == ("bad_request", True)
+        path = "/api/_events/entity/e-1/stream"
+        assert (await client.get(path, params={"after": "1000-2"})).status_code == 400
+        for after, rest in ((ids[1], 1), ("0-2", 1), ("0-0", 3), ("", 3)):
+            await socket.send(json.dumps({"op": "subscribe", "id": after, "stream": "nq:entity:e-1", "after": after}))
+            found: list[int] = []
+            while len(found) < rest:
+                message = json.loads(await socket.recv())
+                found += [message["record"]["data"]["n"]] if message.get("sub") == after else []
+            assert found == list(range(3))[-rest:]

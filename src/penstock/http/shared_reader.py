@@ -73,7 +73,7 @@ def locate_feed(cursor: str) -> Position:
 
 async def check_cursor(store: Store, stream: str | None, cursor: str) -> None:
     """Raise ApiError for a cursor after the newest event of a stream, or of the feed: a client would wait for a place
-    that the stream reaches much later, and miss everything before it."""
+    that the stream reaches much later, and miss everything before it. And for the event id of another stream."""
     locate = locate_feed if stream is None else locate_event
     position = locate(cursor)
     if stream is None:
@@ -84,6 +84,19 @@ async def check_cursor(store: Store, stream: str | None, cursor: str) -> None:
         raise ApiError(
             f"the cursor {shorten(cursor)} is after the newest event, {newest[-1]}: it is of another stream, or the "
             "store was restored from a backup; connect without a cursor"
+        )
+    if stream is not None and newest and position > (0,):
+        await _check_same_event(store, stream, cursor)
+
+
+async def _check_same_event(store: Store, stream: str, cursor: str) -> None:
+    """Raise ApiError if the event with this number has another id. `0-7` is the number alone."""
+    seq = event_seq(cursor)
+    found = await store.read(stream, after=f"0-{seq - 1}", limit=1)
+    if found and found[0].seq == seq and cursor not in (found[0].id, f"0-{seq}"):
+        raise ApiError(
+            f"the cursor {shorten(cursor)} is of another stream: event {seq} of this one is {found[0].id}; connect "
+            "without a cursor"
         )
 
 

@@ -544,3 +544,51 @@ async def test_calls_inside_a_function_are_an_error(kit: Any) -> None:
         assert view.steps["nested"].code == "concurrent_durable_call"
         assert "inner was called inside the function of outer#1" in (view.steps["nested"].error or "")
         assert DID == []
+
+
+async def test_tasks_of_calls_and_waits_themselves(kit: Any) -> None:
+    ran: list[str] = []
+
+    @flow("double")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @flow("direct")
+    async def direct(_: None, ctx: Context) -> Any:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(ctx.run("a", ran.append, "a")),
+                group.create_task(ctx.call(double, 2)),
+                group.create_task(ctx.call_many(double, [3, 4])),
+                group.create_task(ctx.wait.time("1h", name="nap")),
+                group.create_task(ctx.wait.event("paid")),
+            ]
+            asking = group.create_task(ctx.wait.trigger("approval"))
+        answer = (await asking).wait()
+        both = await asyncio.gather(asyncio.create_task(answer), asyncio.ensure_future(answer))
+        return [task.result() for task in tasks[:4]], tasks[4].result().data, both
+
+    async with kit(direct, double) as app:
+        run = await app.start("direct")
+        await app.settle()
+        assert (await app.runs.get(run)).status == "waiting", "no branch keeps its slot"
+        await app.emit("paid", 7)
+        await app.advance("2h")
+        await app.fire("approval", {"ok": True})
+        assert (await app.finish(run)).result == [[None, 4, [6, 8], None], 7, [{"ok": True}, {"ok": True}]]
+        assert ran == ["a"]
+
+
+async def test_a_cancelled_task_of_a_function_may_be_awaited_again(kit: Any) -> None:
+    @flow("again")
+    async def again(_: None, ctx: Context) -> Any:
+        call = ctx.run("slow", asyncio.sleep, 0.05, "done")
+        task = asyncio.create_task(call)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await call
+
+    async with kit(again) as app:
+        assert (await app.run_flow("again")).result == "done"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
@@ -225,6 +226,7 @@ async def patient(order: Order, ctx: Context) -> None:
     await ctx.run("tell", tell, order, retry=3, timeout="5s")
     which, value = await ctx.first({"paid": ctx.wait.event("order.paid"), "late": ctx.wait.time("1h", name="late")})
     assert_type(which, str)
+    assert_type(await asyncio.create_task(ctx.wait.event("order.paid")), Event)
     values: list[Any] = await ctx.all([ctx.run("a", lambda: 1), approval.wait()])
     print(ctx.now().isoformat(), ctx.uuid().upper(), ctx.random() + 1, ctx.awaited, answer, value, values)
 

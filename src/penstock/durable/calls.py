@@ -6,14 +6,15 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar, Token
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from ..core.errors import AttemptTimeout, BadArgument, CallFailed, ReplayError
 from ..core.payload import unpack
 from ..core.retry import RetryPolicy
+from ..core.task_ready import TaskReady
 from ..core.text import shorten
 from ..core.tracebacks import describe_error
 from .call_events import CallTimer
@@ -38,7 +39,7 @@ def leave_function(token: Token[tuple[object, str] | None]) -> None:
     running_function.reset(token)
 
 
-class DurableCall(Generic[T]):
+class DurableCall(TaskReady[T]):
     """A durable call; nothing happens until it is awaited."""
 
     def __init__(self, calls: CallRecorder, name: str) -> None:
@@ -51,8 +52,8 @@ class DurableCall(Generic[T]):
             about = self._calls.journal.about
             log.warning("%s: %s was never awaited, so it did nothing; add `await` before it", about, self.name)
 
-    def __await__(self) -> Generator[Any, None, T]:
-        return self._calls.await_call(self).__await__()
+    def _open(self) -> Coroutine[Any, Any, T]:
+        return self._calls.await_call(self)
 
     async def start(self) -> None:
         """Do the work. A wait only checks whether it is over."""

@@ -15,6 +15,8 @@ from enum import Enum
 from types import FrameType
 from typing import Any
 
+from ..core.task_ready import TaskReady
+
 _PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 _SHARED = ("asyncio.locks", "asyncio.queues")  # what branches use to wait for each other
 _ANYIO_SHARED = ("Event", "Lock", "Condition", "Semaphore", "CapacityLimiter")
@@ -77,6 +79,8 @@ def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
     """Return the frames of a suspended task, innermost last."""
     frames: list[FrameType] = []
     coro: Any = task.get_coro()
+    if isinstance(coro, TaskReady):
+        coro = coro.find_running(task)
     while coro is not None:
         frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None) or getattr(coro, "ag_frame", None)
         if frame is None:

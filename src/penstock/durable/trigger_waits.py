@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Generator
+from collections.abc import Coroutine
 from typing import Any
 
 from ..core.payload import unpack
+from ..core.task_ready import TaskReady
 from ..ports.unit import NewWait
 from .call_recorder import CallRecorder
 from .calls import WaitCall
@@ -175,15 +176,15 @@ class TriggerWait(WaitCall[Any]):
             self._calls.journal.writes.waits.append(self._trigger._new_wait())  # refused if it was fired
 
 
-class PendingTrigger:
+class PendingTrigger(TaskReady[Trigger]):
     """`ctx.wait.trigger(…)` before it is awaited."""
 
     def __init__(self, calls: CallRecorder, trigger: Trigger) -> None:
         self._calls = calls
         self._trigger = trigger
 
-    def __await__(self) -> Generator[Any, None, Trigger]:
-        return self.register().__await__()
+    def _open(self) -> Coroutine[Any, Any, Trigger]:
+        return self.register()
 
     async def register(self) -> Trigger:
         """Commit the trigger's wait and return the trigger."""

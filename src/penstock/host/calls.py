@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import queue
 import threading
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar, Token, copy_context
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +19,7 @@ from ..core.errors import BadArgument, ConcurrentDurableCall
 from ..core.events import Event
 from ..core.payload import pack, to_plain
 from ..core.retry import RetryOption, RetryPolicy
+from ..core.task_ready import TaskReady
 from ..core.text import shorten
 from ..durable.calls import check_run_arguments
 from ..durable.child_runs import ChildFailure, ChildRequest
@@ -254,7 +255,7 @@ def _functions_of(request: frames.Request) -> list[int]:
     return [*numbers, *(one.where for one in calls if isinstance(one, frames.WaitEvent) and one.where is not None)]
 
 
-class HostCall:
+class HostCall(TaskReady[Any]):
     """A durable call; nothing happens until it is awaited."""
 
     def __init__(self, attempt: Attempt, frame: frames.DurableCallFrame) -> None:
@@ -262,8 +263,8 @@ class HostCall:
         self.site = find_site()
         self._attempt = attempt
 
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self.ask().__await__()
+    def _open(self) -> Coroutine[Any, Any, Any]:
+        return self.ask()
 
     async def ask(self) -> Any:
         """Make the call and return its value."""
@@ -462,7 +463,7 @@ async def _to_bool(verdict: Any) -> bool:
     return bool(await verdict)
 
 
-class PendingHostTrigger:
+class PendingHostTrigger(TaskReady["HostTrigger"]):
     """`ctx.wait.trigger(…)` before it is awaited."""
 
     def __init__(self, attempt: Attempt, request: frames.NewTrigger) -> None:
@@ -470,8 +471,8 @@ class PendingHostTrigger:
         self._request = request
         self._site = find_site()
 
-    def __await__(self) -> Generator[Any, None, HostTrigger]:
-        return self.register().__await__()
+    def _open(self) -> Coroutine[Any, Any, HostTrigger]:
+        return self.register()
 
     async def register(self) -> HostTrigger:
         """Commit the trigger's wait and return the trigger."""

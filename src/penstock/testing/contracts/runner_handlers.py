@@ -243,7 +243,7 @@ async def branches(input: Any, ctx: Context) -> Any:
         await ctx.wait.event(f"runner.{name}")
         return f"{first} {await ctx.run(f'{name} two', did, f'{name}2')}"
 
-    return await asyncio.gather(branch("a"), branch("b"), ctx.run("c", did, "c1"))
+    return await asyncio.gather(branch("a"), branch("b"), asyncio.create_task(ctx.run("c", did, "c1")))
 
 
 @flow("reorders", emits=["order.a", "order.b", "order.c"])

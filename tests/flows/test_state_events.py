@@ -117,3 +117,27 @@ async def test_an_attempt_that_fails_records_no_state(kit: Any) -> None:
         run = await app.start("fails")
         await app.finish(run)
         assert await changes(app, run) == []
+
+
+async def test_state_costs_no_commit_more(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    @flow("writes", emits=[])
+    async def writes(keys: int, ctx: Context) -> None:
+        for n in range(keys):
+            ctx.state.set(f"key-{n}", n)
+
+    async with kit(writes) as app:
+        units: list[Any] = []
+        commit = app.store.commit
+
+        async def count(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            units.extend(batch)
+            return await commit(batch, *args, **kwargs)
+
+        monkeypatch.setattr(app.store, "commit", count)
+        found = []
+        for keys in (0, 1, 20):
+            units.clear()
+            await app.run_flow(writes, keys)
+            found.append((len(units), sum(len(unit.events) for unit in units), sum(len(unit.state) for unit in units)))
+        (commits, events, state) = found[0]
+        assert found == [(commits, events, state), (commits, events + 1, state + 1), (commits, events + 20, state + 20)]

@@ -163,7 +163,7 @@ def test_another_address_requires_a_token() -> None:
 
 async def test_a_token_needs_a_role_that_exists() -> None:
     async with App(":memory:", handlers=()) as app:
-        with pytest.raises(BadArgument, match="viewer, operator, admin"):
+        with pytest.raises(BadArgument, match="'viewer', 'operator' or 'admin'"):
             await app.tokens.add("ada", "root")  # type: ignore[arg-type]
 
 

@@ -305,3 +305,16 @@ async def test_the_cursor_of_another_stream_is_refused(serve: Serve, url: str) -
                 message = json.loads(await socket.recv())
                 found += [message["record"]["data"]["n"]] if message.get("sub") == after else []
             assert found == list(range(3))[-rest:]
+
+
+async def test_every_subscription_is_answered_in_order(serve: Serve) -> None:
+    async with App(":memory:", handlers=()) as app, serve(app) as client, open_socket(client) as socket:
+        for op in ("subscribe", "unsubscribe", "subscribe", "subscribe", "unsubscribe"):
+            await socket.send(json.dumps({"op": op, "id": "s"}))
+        await socket.send(json.dumps({"op": "ping"}))
+        found: list[str] = []
+        while "pong" not in found:
+            found.append(json.loads(await socket.recv())["op"])
+        answers = [op for op in found if op != "cursor"]
+        assert answers == ["subscribed", "unsubscribed", "subscribed", "error", "unsubscribed", "pong"]
+        await until(lambda: client.services.readers.clients == 0)  # type: ignore[attr-defined]

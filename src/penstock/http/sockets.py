@@ -152,9 +152,17 @@ class SocketSession:
         stream = self._find_stream(command, caller)
         if command.after is not None:
             await check_cursor(self._services.app.store, stream, command.after)
-        # Registered before the first message: a client that leaves meanwhile leaves no subscription behind.
-        hidden = hidden_stream(self._services.app, caller) if stream is None else None
-        self._subscriptions[command.id] = asyncio.create_task(self._follow(command, stream, hidden))
+        wanted = EventFilter(
+            self._services.flow_names,
+            kinds=command.kinds or (),
+            steps=command.steps or (),
+            flows=command.flows or (),
+            tags=command.tags or (),
+            job=command.job,
+            hidden=hidden_stream(self._services.app, caller) if stream is None else None,
+        )
+        await self._send({"op": "subscribed", "id": command.id})  # before the answer to the next message
+        self._subscriptions[command.id] = asyncio.create_task(self._follow(command, stream, wanted))
 
     def _find_stream(self, command: Command, caller: Caller) -> str | None:
         """Return the stream to follow; None for the feed."""
@@ -166,18 +174,8 @@ class SocketSession:
         readers = self._services.readers
         return readers.feed() if stream is None else readers.stream(stream)
 
-    async def _follow(self, command: Command, stream: str | None, hidden: str | None) -> None:
+    async def _follow(self, command: Command, stream: str | None, wanted: EventFilter) -> None:
         try:
-            wanted = EventFilter(
-                self._services.flow_names,
-                kinds=command.kinds or (),
-                steps=command.steps or (),
-                flows=command.flows or (),
-                tags=command.tags or (),
-                job=command.job,
-                hidden=hidden,
-            )
-            await self._send({"op": "subscribed", "id": command.id})
             async with self._share(stream) as reader:
                 after = await self._find_start(command, stream, reader)
                 await self._send_cursor(command.id, after)
@@ -195,7 +193,8 @@ class SocketSession:
             with suppress(TimeoutError, WebSocketDisconnect, RuntimeError):
                 await self._send({"op": "error", "id": command.id, **internal_error()})
         finally:
-            self._subscriptions.pop(command.id, None)
+            if self._subscriptions.get(command.id) is asyncio.current_task():
+                del self._subscriptions[command.id]
 
     async def _find_start(self, command: Command, stream: str | None, reader: SharedReader) -> str:
         """Return the cursor to follow after; send the snapshot first if one is wanted."""

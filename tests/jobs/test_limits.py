@@ -169,6 +169,23 @@ async def test_a_rate_limit_per_key(app: Any, clock: FakeClock, key: Any) -> Non
         assert ran == {"greedy": 5, "modest": 2}
 
 
+async def test_a_redriven_dead_letter_keeps_its_priority(app: Any) -> None:
+    @job(queue="q", retry=1)
+    async def work() -> None:
+        raise ConnectionError
+
+    async with app(work) as a:
+        await a.enqueue("q", priority=7)
+        for _ in range(2):  # also the dead letter of a redriven job
+            async with a.workers.background():
+                await until(lambda: a.dead_letters.list("q"))
+            ((id, _letter),) = await a.dead_letters.list("q")
+            (new,) = (await a.dead_letters.redrive(id)).sent.values()
+            redriven = await a.store.job(new)
+            assert redriven is not None
+            assert redriven.priority == 7
+
+
 @pytest.mark.parametrize("change", [{}, {"input": {"tenant": "other"}}], ids=["same input", "new input"])
 async def test_a_redriven_dead_letter_keeps_its_rate_key(app: Any, clock: FakeClock, change: Any) -> None:
     ran: list[str] = []

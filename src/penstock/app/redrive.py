@@ -145,6 +145,7 @@ class Redriver:
             payload=payload,
             bodies=self._bodies,
             options=options,
+            priority=options.priority,
             rate_key=options.rate_key,
         )
         if before.parent is not None:

@@ -72,6 +72,7 @@ class JobOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     keep_failed: KeepJobs | None = None
     order_key: str | None = None
     rate_key: str | None = None
+    priority: int = 0
     trace: str | None = None  # the `traceparent` of what enqueued it
 
 
@@ -166,8 +167,8 @@ def new_job(
     parent: str | None = None,
 ) -> NewJob:
     """Build a plain job, with the events that enqueuing it and claiming it append."""
-    if rate_key is not None:
-        options = msgspec.structs.replace(options, rate_key=rate_key)  # a redrive needs it
+    if rate_key is not None or priority:
+        options = msgspec.structs.replace(options, rate_key=rate_key, priority=priority)  # a redrive needs them
     stream, corr = bodies.queue(queue), options.correlation_id
     meta: dict[str, Any] = {"name": name}
     active = bodies.encode(EventBody("job.active", id, correlation_id=corr, meta=meta))

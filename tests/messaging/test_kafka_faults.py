@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from aiokafka import AIOKafkaProducer
-from aiokafka.consumer.group_coordinator import GroupCoordinator
 
 import kafka_server
 from penstock import App
 from penstock.app.bridges import AppBridgeHost
 from penstock.handlers.decorators import job
-from penstock.messaging.kafka import AddJob, Kafka, consumer
+from penstock.messaging.kafka import AddJob, Kafka
 from penstock.messaging.kafka import positions as positioning
 from penstock.messaging.kafka.clients import has_record
 from penstock.ports.unit import JobState, StateWrite
@@ -149,28 +148,6 @@ async def test_a_broker_that_goes_away_and_comes_back_loses_nothing(broker: kafk
         await until(lambda: _has_completed(app, 20), 60)
         rows = await app.store.jobs("mail", JobState.COMPLETED, limit=1000)
         assert Counter(_number(row.payload) for row in rows) == Counter(range(20))
-
-
-async def test_a_client_that_never_learns_its_offset_is_replaced(
-    broker: kafka_server.Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As after many rebalances in a row: the client has its partitions, heartbeats, and fetches nothing."""
-    stuck: list[Any] = []
-    refresh = GroupCoordinator._maybe_refresh_commit_offsets
-
-    async def refresh_unless_first(self: Any, assignment: Any) -> bool:
-        if not stuck:
-            stuck.append(self)
-        return False if self is stuck[0] else bool(await refresh(self, assignment))
-
-    monkeypatch.setattr(GroupCoordinator, "_maybe_refresh_commit_offsets", refresh_unless_first)
-    monkeypatch.setattr(consumer, "STALL_CHECK_S", 0.2)
-    monkeypatch.setattr(consumer, "POSITION_WAIT_S", 0.2)
-    bridge = Kafka(broker.address, group="g", consume={TOPIC: AddJob("mail")}, **QUICK)
-    async with App(":memory:", handlers=[mail], bridges=[bridge]) as app, app.workers.background():
-        await send(broker, range(5))
-        await until(lambda: _has_completed(app, 5), 60)
-    assert "the committed offset of orders-0 does not arrive" in caplog.text
 
 
 async def test_a_dead_letter_is_sent_once_though_its_process_dies(

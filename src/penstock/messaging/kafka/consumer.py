@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import IllegalStateError, KafkaError
+from aiokafka.errors import KafkaError
 
 from .clients import OUTAGES, KafkaAddress, make_consumer
 from .partition import Partition, Record
@@ -17,8 +16,6 @@ from .partition import Partition, Record
 log = logging.getLogger("penstock.kafka")
 RECONNECT_WAIT_S = 0.5
 POLL_MS = 200
-STALL_CHECK_S = 5.0  # without a record for this long, the client must show that it knows where to read
-POSITION_WAIT_S = 5.0
 MakePartition = Callable[[TopicPartition], Partition]
 
 
@@ -59,16 +56,10 @@ class TopicConsumer:
         try:
             await client.start()
             client.subscribe(self._topics, listener=owned)
-            checked_at = time.monotonic()
             while not stopping.is_set():
-                found = await client.getmany(timeout_ms=POLL_MS)
-                for place, records in found.items():
+                for place, records in (await client.getmany(timeout_ms=POLL_MS)).items():
                     owned.take(place, records)
                 owned.check()
-                if found or time.monotonic() - checked_at > STALL_CHECK_S:
-                    if not found:
-                        await owned.check_positions()
-                    checked_at = time.monotonic()
         finally:
             await owned.finish(self._grace_s if stopping.is_set() else 0)
             await _stop(client)
@@ -97,18 +88,6 @@ class OwnedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]
             if task.done():
                 del self._tasks[place]
                 task.result()
-
-    async def check_positions(self) -> None:
-        """Raise if the client does not learn where to read a partition.
-
-        After many rebalances in a row it sometimes waits for the committed offset for ever; a new client reads it."""
-        for place in self._client.assignment() - self._tasks.keys():
-            try:
-                await asyncio.wait_for(self._client.position(place), POSITION_WAIT_S)
-            except IllegalStateError:
-                return  # revoked meanwhile
-            except TimeoutError:
-                raise TimeoutError(f"the committed offset of {place.topic}-{place.partition} does not arrive") from None
 
     async def _apply(self, place: TopicPartition, records: list[Record]) -> None:
         partition = self._partitions.setdefault(place, self._make(place))

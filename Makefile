@@ -33,7 +33,7 @@ help:
 	@echo "make setup    the virtual environment $(VENV), with this package and the tools"
 	@echo "make demo     a small shop: a flow, a crash and its recovery, shown live; needs no tools"
 	@echo "make console  the web console, for penstock dev and serve of this checkout"
-	@echo "make test     check and every test, on five processes; about fifteen minutes on two cores"
+	@echo "make test     check and every test, on six processes; about fifteen minutes on two cores"
 	@echo "make check    ruff, mypy and the import rules"
 	@echo "make spec     which items of the specifications a test proves, and which have no test yet"
 	@echo "make coverage the share of lines, branches and functions that the tests run; ARGS=tests/core for a part of them"
@@ -75,7 +75,7 @@ test: setup
 	@$(BIN)/ruff check .
 	@mkdir -p .cache
 	@{ $(BIN)/mypy && $(BIN)/lint-imports; } >.cache/check.log 2>&1 || { cat .cache/check.log; exit 1; } & check=$$!; \
-	  $(BIN)/python -m pytest -n 5; status=$$?; \
+	  $(BIN)/python -m pytest -n 6; status=$$?; \
 	  wait $$check || status=$$?; cat .cache/check.log; exit $$status
 
 check: setup

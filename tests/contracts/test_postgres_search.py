@@ -22,7 +22,7 @@ RUNS, BATCH = 4000, 500
 @pytest_asyncio.fixture
 async def store() -> AsyncIterator[PostgresStore]:
     """Return a store with four thousand runs of two flows, each of another customer."""
-    store = PostgresStore(postgres_server.prepared_url())
+    store = PostgresStore(postgres_server.url())
     await store.open()
     try:
         for first in range(0, RUNS, BATCH):

@@ -64,8 +64,11 @@ async def test_a_queue_has_a_concurrency_of_its_own(app: Any) -> None:
         await wide.run()
 
     async with app(small, large, concurrency=10) as a, a.workers.background():
-        ids = [*await a.jobs.enqueue_many("narrow", range(10)), *await a.jobs.enqueue_many("wide", range(20))]
-        await until(lambda: narrow.active == 2 and wide.active == 8)
+        ids = await a.jobs.enqueue_many("narrow", range(10))
+        await until(lambda: narrow.active == 2)  # or the other queue may take all ten slots first
+        ids += await a.jobs.enqueue_many("wide", range(20))
+        await until(lambda: wide.active == 8)
+        assert narrow.active == 2
         narrow.release.set()
         wide.release.set()
         for id in ids:

@@ -116,6 +116,7 @@ async def is_consumed(bridge: Any) -> bool:
     """Return whether the group has committed every offset."""
     from penstock.messaging.kafka.clients import make_consumer
 
+    await asyncio.sleep(0.5)  # a new client each time: without a pause they take all the time of this loop
     client = make_consumer(bridge._address, "ledgers", "earliest")
     await client.start()
     try:

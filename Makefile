@@ -71,11 +71,14 @@ console: setup
 	@$(BIN)/python console/build.py
 
 # mypy and the import rules run beside the first tests. What they find is printed at once, and once more at the end.
+# A failed test runs once more alone: on a busy machine a browser or a killed process may be late. Both results are printed.
 test: setup
 	@$(BIN)/ruff check .
 	@mkdir -p .cache
 	@{ $(BIN)/mypy && $(BIN)/lint-imports; } >.cache/check.log 2>&1 || { cat .cache/check.log; exit 1; } & check=$$!; \
 	  $(BIN)/python -m pytest -n 6; status=$$?; \
+	  if [ $$status = 1 ]; then echo "The tests that failed run once more, one after the other:"; \
+	    $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none --maxfail=5 -v; status=$$?; fi; \
 	  wait $$check || status=$$?; cat .cache/check.log; exit $$status
 
 check: setup

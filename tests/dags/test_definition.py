@@ -60,7 +60,7 @@ def test_json_mapping_and_builder_are_the_same_dag() -> None:
             graph({"id": "a"}, {"id": "b", "inputs": ["a"]}, entryNodeId="b"),
             "entryNodeId: node 'b' has inputs, so it is not an entry",
         ),
-        (graph({"id": "a b"}), "nodes[0].id: invalid name 'a b'; it may have up to"),
+        (graph({"id": "a b"}), "nodes[0].id: invalid name 'a b'; use at most"),
         (graph({"id": "a", "inputs": "b"}), "nodes[0].inputs: must be a list of node ids, got 'b'"),
         (graph({"id": "a", "continueOnFail": "yes"}), "nodes[0].continueOnFail: must be true or false, got 'yes'"),
         (graph({"id": "a", "timeout": "soon"}), "nodes[0].timeout: "),

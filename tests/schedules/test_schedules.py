@@ -254,9 +254,9 @@ async def test_other_refusals_of_schedules(memory: Any) -> None:
             await a.schedules.add("s", flow="nothing", every="1h")
         with pytest.raises(NotJSON):
             await a.schedules.add("s", flow="report", every="1h", input=object())
-        with pytest.raises(BadId, match=r"invalid schedule id 'not an id'; it may have up to 160 letters.*"):
+        with pytest.raises(BadId, match=r"invalid schedule id 'not an id'; use at most 160 characters.*"):
             await a.schedules.add("not an id", flow="report", every="1h")
-        with pytest.raises(BadId, match=r"invalid schedule id 'x+…; it may have up to 160 letters.*"):
+        with pytest.raises(BadId, match=r"invalid schedule id 'x+…; use at most 160 characters.*"):
             await a.schedules.add("x" * 161, flow="report", every="1h")
         assert await a.schedules.list() == []
 

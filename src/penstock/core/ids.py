@@ -34,8 +34,8 @@ def check_id(value: str, what: str = "id", max_chars: int = MAX_ID_CHARS) -> str
     """Return the id, or raise BadId with the rules for ids."""
     if not isinstance(value, str) or len(value) > max_chars or not _ID.fullmatch(value) or value.isdigit():
         raise BadId(
-            f"invalid {what} {shorten(value)}; it may have up to {max_chars} letters, digits, '.', '_' and "
-            "'-', and must not be a number"
+            f"invalid {what} {shorten(value)}; use at most {max_chars} characters: letters, digits, '.', "
+            "'_' and '-'. It must not be a number"
         )
     return str(value)  # a handle of a run is a str too
 
@@ -49,8 +49,8 @@ def check_name(value: str, what: str) -> str:
     """Check the name of a queue, flow or step; names become parts of ids and keys."""
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not _NAME.fullmatch(value) or value.isdigit():
         raise BadId(
-            f"invalid {what} {shorten(value)}; it may have up to {MAX_NAME_CHARS} letters, digits, '.', '_' and "
-            "'-', and must not be a number"
+            f"invalid {what} {shorten(value)}; use at most {MAX_NAME_CHARS} characters: letters, digits, '.', "
+            "'_' and '-'. It must not be a number"
         )
     return value
 

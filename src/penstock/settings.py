@@ -221,7 +221,7 @@ class _Reader:
     def _read(self, name: str, value: Any, where: str) -> Any:
         if name not in self._known:
             hint = did_you_mean(name, self._known) or f"known settings: {', '.join(sorted(self._known))}"
-            raise SettingError(f"unknown setting {name!r} ({where}); {hint}")
+            raise SettingError(f"unknown setting {name!r}, read from {where}; {hint}")
         try:
             return _convert(name, value)
         except (ValueError, TypeError, BadId) as problem:

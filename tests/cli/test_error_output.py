@@ -30,7 +30,7 @@ from penstock.cli.commands import run
         (["run", "greet", "--tag", "x"], "--tag customer=ada", "usage"),
         (["run", "greet", "--priority", "high"], 'unable to convert "high" into int', "usage"),
         (["run", "greet", "--key", "a b"], "invalid idempotency key 'a b'", "bad_id"),
-        (["run", "greet", "--key", "7"], "It must not be a number", "bad_id"),
+        (["run", "greet", "--key", "7"], "but not digits alone", "bad_id"),
         (["run"], "`penstock run` needs FLOW", "usage"),
         (["run", "greet", "more"], "more", "usage"),
         (["run", "greet", "--nope"], "--nope", "usage"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 import postgres_server
 from penstock.ports.store import Retention
 from penstock.stores.postgres import PostgresStore
+from penstock.stores.postgres.connection import connect
 from penstock.testing.contracts.samples import apply, event, job, run, unit
 
 FAR = 10**15
@@ -47,4 +50,27 @@ async def test_a_sweep_that_is_repeated_after_a_conflict_counts_what_it_removed(
         removed = await store.sweep(Retention(runs_before=FAR), 10)
         assert (removed["runs"], removed["jobs"], removed["events"]) == (1, 1, 2)
     finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("statement", ["expired_states", "expired_rates", "expired_dedupe_keys"])
+async def test_a_sweep_keeps_its_limit_whatever_the_plan(statement: str) -> None:
+    """A nested loop may execute the subquery again for each row. It would then skip the rows that are gone, and find others."""
+    store = PostgresStore(postgres_server.url())
+    await store.open()
+    connection = await connect(store.address)
+    try:
+        schema, table = store.address.schema, statement.removeprefix("expired_")
+        columns = {
+            "states": "(key, value, version, expires) SELECT 's' || n, '1', 1, 1",
+            "rates": "(queue, key, used, until) SELECT 'q', 'k' || n, 1, 1",
+            "dedupe_keys": "(queue, key, job, until) SELECT 'q', 'k' || n, 'j', 1",
+        }[table]
+        await connection.execute(f"INSERT INTO {schema}.{table} {columns} FROM generate_series(1, 8) AS n")
+        await connection.execute("SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off;")
+        await connection.execute("SET enable_hashagg = off; SET enable_sort = off; SET enable_memoize = off")
+        await connection.fetch(getattr(store._sql, statement), 2, 3)
+        assert await connection.fetchval(f"SELECT count(*) FROM {schema}.{table}") == 5
+    finally:
+        await connection.close()
         await store.close()

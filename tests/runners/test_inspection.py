@@ -172,7 +172,7 @@ async def test_execute_yields_the_frames_of_a_job_that_ends_at_once(url: str, mo
 async def test_execute_has_a_timeout(url: str) -> None:
     """Nobody serves the queue: the job stays in it."""
     async with App(url, handlers=[]) as app:
-        with pytest.raises(WaitTimeout, match="check that a worker is running for its queue"):
+        with pytest.raises(WaitTimeout, match="check that a worker listens to its queue"):
             await frames_of(app.execute("nobody", key="late", timeout="50ms"))
         assert (await app.jobs.get("late")).state.value == "waiting"
 

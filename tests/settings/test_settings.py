@@ -78,7 +78,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(tmp_path: Path, source:
         "env": "environment variable PENSTOCK_LEESE",
         "argument": "argument 'leese'",
     }[source]
-    with pytest.raises(SettingError, match=rf"^unknown setting 'leese' \({where}\); did you mean 'lease'\?"):
+    with pytest.raises(SettingError, match=rf"^unknown setting 'leese', read from {where}; did you mean 'lease'\?"):
         load(tmp_path, {source: "5s"}, "leese")
 
 

@@ -282,8 +282,8 @@ def check_kind(kind: str) -> str:
     """Return the kind, or raise BadEmit if it is invalid or reserved for the engine."""
     if not isinstance(kind, str) or len(kind) > MAX_KIND_CHARS or not KIND_PATTERN.fullmatch(kind):
         raise BadEmit(
-            f"invalid event kind {shorten(kind)}; use letters, digits, '_' and '-', and separate words with dots, as "
-            f"in 'paid' or 'order.paid' (at most {MAX_KIND_CHARS} characters)"
+            f"invalid event kind {shorten(kind)}; use at most {MAX_KIND_CHARS} letters, digits, '_' and '-', with dots "
+            "between words, as in 'order.paid'"
         )
     if kind == UNREADABLE:
         raise BadEmit(f"event kind {kind!r} is reserved for events that cannot be read; rename the event")

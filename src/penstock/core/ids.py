@@ -35,7 +35,7 @@ def check_id(value: str, what: str = "id", max_chars: int = MAX_ID_CHARS) -> str
     if not isinstance(value, str) or len(value) > max_chars or not _ID.fullmatch(value) or value.isdigit():
         raise BadId(
             f"invalid {what} {shorten(value)}; use at most {max_chars} characters: letters, digits, '.', "
-            "'_' and '-'. It must not be a number"
+            "'_' and '-', but not digits alone"
         )
     return str(value)  # a handle of a run is a str too
 
@@ -50,7 +50,7 @@ def check_name(value: str, what: str) -> str:
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not _NAME.fullmatch(value) or value.isdigit():
         raise BadId(
             f"invalid {what} {shorten(value)}; use at most {MAX_NAME_CHARS} characters: letters, digits, '.', "
-            "'_' and '-'. It must not be a number"
+            "'_' and '-', but not digits alone"
         )
     return value
 

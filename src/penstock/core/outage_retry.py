@@ -119,7 +119,7 @@ async def deadline(subject: str, timeout: Duration | None, queues: str) -> Async
         if outage_retry.problem is not None:
             message = f"{late}; the store is not answering: {outage_retry.problem}"
             raise WaitTimeout(message) from outage_retry.problem
-        raise WaitTimeout(f"{late}; check that a worker is running for {queues}") from None
+        raise WaitTimeout(f"{late}; check that a worker listens to {queues}") from None
 
 
 async def limit_time(items: AsyncIterator[T], subject: str, timeout: Duration | None) -> AsyncGenerator[T]:
@@ -133,5 +133,5 @@ async def limit_time(items: AsyncIterator[T], subject: str, timeout: Duration | 
             return
         except TimeoutError:
             late = f"{subject} did not end within {format_ms(to_ms(timeout or 0))}"
-            raise WaitTimeout(f"{late}; check that a worker is running for its queue") from None
+            raise WaitTimeout(f"{late}; check that a worker listens to its queue") from None
         yield item

@@ -194,7 +194,7 @@ def _dump(model: Any, path: Path) -> Any:
 
 def _no_json_form(value: Any, path: Path) -> NotJSON:
     return NotJSON(
-        f"{_show(path)} is an instance of the class {type(value).__name__!r}, which cannot be converted to JSON; use "
+        f"{_show(path)} cannot be converted to JSON: it is an instance of the class {type(value).__name__!r}. Use "
         "dicts, lists, strings, numbers, booleans, None, dataclasses or pydantic models"
     )
 

@@ -447,15 +447,17 @@ DELETE FROM penstock.jobs WHERE pk IN (
 RETURNING coalesce(scope, id), id;
 
 -- name: expired_dedupe_keys
-DELETE FROM penstock.dedupe_keys WHERE (queue, key) IN (
-  SELECT queue, key FROM penstock.dedupe_keys WHERE until IS NOT NULL AND until <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED);
+-- Here and below: a subquery after IN may be executed again for each row, and would then skip the rows that are gone and find others.
+WITH old AS MATERIALIZED (
+  SELECT queue, key FROM penstock.dedupe_keys WHERE until IS NOT NULL AND until <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED)
+DELETE FROM penstock.dedupe_keys AS d USING old WHERE d.queue = old.queue AND d.key = old.key;
 
 -- name: free_dedupe_keys
 DELETE FROM penstock.dedupe_keys WHERE job = ANY ($1) AND until IS NULL;
 
 -- name: expired_rates
-DELETE FROM penstock.rates WHERE (queue, key) IN (
-  SELECT queue, key FROM penstock.rates WHERE until <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED);
+WITH old AS MATERIALIZED (SELECT queue, key FROM penstock.rates WHERE until <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED)
+DELETE FROM penstock.rates AS r USING old WHERE r.queue = old.queue AND r.key = old.key;
 
 -- name: expire_damaged_leases
 UPDATE penstock.jobs SET lease = $2 WHERE queue = $1 AND state = 2 AND (lease IS NULL OR lease > $3);
@@ -468,8 +470,8 @@ WHERE queue = $1 AND state IN (4, 5, 6) AND state >= 4 AND run IS NULL AND finis
 DELETE FROM penstock.queue_holds WHERE queue IN (SELECT queue FROM penstock.queue_holds WHERE until <= $1 LIMIT $2);
 
 -- name: expired_states
-DELETE FROM penstock.states WHERE key IN (
-  SELECT key FROM penstock.states WHERE expires IS NOT NULL AND expires <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED);
+DELETE FROM penstock.states WHERE key = ANY (ARRAY(
+  SELECT key FROM penstock.states WHERE expires IS NOT NULL AND expires <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED));
 
 -- name: old_once_keys
 DELETE FROM penstock.once_keys WHERE key IN (SELECT key FROM penstock.once_keys WHERE at < $1 LIMIT $2);

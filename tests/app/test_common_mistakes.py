@@ -207,7 +207,7 @@ async def test_the_bad_input_of_many_is_named(memory: Any) -> None:
     async with memory(render) as app:
         with pytest.raises(NotJSON, match=r"^item 1 of 3: the input of a job of queue 'pages'") as it:
             await app.jobs.enqueue_many("pages", [1, object(), 3])
-        assert "cannot be converted to JSON; use dicts, lists" in str(it.value)
+        assert "cannot be converted to JSON: it is an instance of the class 'object'. Use dicts, lists" in str(it.value)
         assert sum((await app.queues.counts("pages")).values()) == 0
 
 

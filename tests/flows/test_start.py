@@ -202,7 +202,7 @@ async def test_tags_are_in_the_first_event(app: Any) -> None:
 async def test_a_wait_timeout_suggests_what_may_be_wrong(memory: Any) -> None:
     async with memory(one) as a:
         run = await a.start("one")
-        with pytest.raises(WaitTimeout, match="check that a worker is running"):
+        with pytest.raises(WaitTimeout, match="check that a worker listens to its queues"):
             await a.runs.wait(run, timeout="10ms")
 
 
